@@ -1,0 +1,52 @@
+# lease_lock: leases with fencing tokens for PostgreSQL.
+#
+#	make test	installs what it needs, builds, and runs every suite
+#	make demo	plays the paused-holder story on a throwaway server
+#
+# The other targets are those of PGXS: all, install, installcheck, clean.
+
+EXTENSION = lease_lock
+MODULE_big = lease_lock
+OBJS = \
+	src/admin.o \
+	src/args.o \
+	src/fence.o \
+	src/fence_trigger.o \
+	src/grant.o \
+	src/guard.o \
+	src/lease_sql.o \
+	src/locks.o \
+	src/main.o \
+	src/presented.o \
+	src/renew.o \
+	src/rows.o \
+	src/template.o \
+	src/token.o \
+	src/views.o \
+	src/wait.o
+DATA = sql/lease_lock--1.0.sql
+PGFILEDESC = "lease_lock - leases with fencing tokens"
+
+REGRESS = $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
+REGRESS_OPTS = --inputdir=test
+ISOLATION = $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
+ISOLATION_OPTS = --inputdir=test --outputdir=.
+TAP_TESTS = 1
+PROVE_TESTS = test/t/*.pl
+
+# make test and make demo set up PostgreSQL first, so they must not need it.
+PG_CONFIG ?= pg_config
+ifeq (,$(filter test demo,$(MAKECMDGOALS)))
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+# Warnings are errors, less those that PostgreSQL's own headers raise.
+PG_CFLAGS_STRICT = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
+	-Wno-missing-field-initializers -Wno-cast-function-type
+override CFLAGS += $(if $(STRICT),$(PG_CFLAGS_STRICT))
+else
+.PHONY: test demo
+test:
+	test/run
+demo:
+	test/demo
+endif

@@ -1,0 +1,277 @@
+/* sql/lease_lock--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION lease_lock" to load this file. \quit
+
+-- Fails when the schema exists: nothing that somebody made before is adopted.
+CREATE SCHEMA lease_lock;
+COMMENT ON SCHEMA lease_lock IS
+  'Leases with fencing tokens. GRANT USAGE on this schema lets a role use them.';
+
+------------------------------------------------------------------------------
+-- Storage.  Read and written by the C code alone (src/rows.c has the columns'
+-- numbers); no role but the owner has any right on it.
+------------------------------------------------------------------------------
+
+-- No index on anything that a renewal changes and room on each page, so that
+-- every update is HOT; pages are never given back, since truncation needs a
+-- lock that a grant would wait for.
+CREATE TABLE lease_lock.lease (
+  resource text COLLATE pg_catalog."C" NOT NULL CONSTRAINT lease_pkey PRIMARY KEY,
+  owner text COLLATE pg_catalog."C" NOT NULL,
+  version bigint NOT NULL,
+  expire_at timestamptz NOT NULL,
+  acquired_at timestamptz NOT NULL,
+  renewed_at timestamptz,
+  ended_at timestamptz,
+  ended_by text,
+  free_at timestamptz,
+  ttl interval NOT NULL,
+  scope text NOT NULL,
+  payload jsonb,
+  role text NOT NULL,
+  application_name text,
+  client_addr inet,
+  pid integer NOT NULL,
+  backend_start timestamptz NOT NULL,
+  grant_xid xid8 NOT NULL
+) USING heap WITH (fillfactor = 40, vacuum_truncate = off, toast.vacuum_truncate = off,
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200,
+  autovacuum_vacuum_cost_delay = 0);
+-- Read in place from the page, never compressed.
+ALTER TABLE lease_lock.lease ALTER COLUMN resource SET STORAGE PLAIN, ALTER COLUMN owner SET STORAGE PLAIN;
+COMMENT ON TABLE lease_lock.lease IS 'One row a resource: its newest grant. Written by the functions of lease_lock alone.';
+COMMENT ON COLUMN lease_lock.lease.resource IS 'The name that leases are granted on, 1 to 512 bytes, compared byte for byte.';
+COMMENT ON COLUMN lease_lock.lease.owner IS 'Which incarnation of which process acquired it, as the caller named it.';
+COMMENT ON COLUMN lease_lock.lease.version IS 'The fencing token of the newest grant.';
+COMMENT ON COLUMN lease_lock.lease.expire_at IS 'When the lease ends unless it is renewed, by the server''s clock.';
+COMMENT ON COLUMN lease_lock.lease.acquired_at IS 'When the newest grant was made.';
+COMMENT ON COLUMN lease_lock.lease.renewed_at IS 'When it was last renewed; NULL when never.';
+COMMENT ON COLUMN lease_lock.lease.ended_at IS 'When it was released; NULL while it was not.';
+COMMENT ON COLUMN lease_lock.lease.ended_by IS 'released, forced, or transaction (scope transaction: ends with its own); NULL while it was not ended by a call.';
+COMMENT ON COLUMN lease_lock.lease.free_at IS 'Until when nobody is granted after a release with a cooldown.';
+COMMENT ON COLUMN lease_lock.lease.ttl IS 'The time to live that the grant asked for; a renewal without one uses it.';
+COMMENT ON COLUMN lease_lock.lease.scope IS 'lease or transaction: what else ends it.';
+COMMENT ON COLUMN lease_lock.lease.payload IS 'What the caller of acquire wanted others to know.';
+COMMENT ON COLUMN lease_lock.lease.role IS 'The role that acquired it (current_user).';
+COMMENT ON COLUMN lease_lock.lease.application_name IS 'The application_name of the session that acquired it.';
+COMMENT ON COLUMN lease_lock.lease.client_addr IS 'The address of the client that acquired it; NULL over a Unix socket.';
+COMMENT ON COLUMN lease_lock.lease.pid IS 'The backend that acquired it.';
+COMMENT ON COLUMN lease_lock.lease.backend_start IS 'When that backend started: a pid can be used again.';
+COMMENT ON COLUMN lease_lock.lease.grant_xid IS 'The transaction that granted it.';
+REVOKE ALL ON TABLE lease_lock.lease FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('lease_lock.lease', '');
+
+CREATE TABLE lease_lock.fence (
+  name text COLLATE pg_catalog."C" NOT NULL CONSTRAINT fence_pkey PRIMARY KEY,
+  highest bigint NOT NULL,
+  accepted_at timestamptz NOT NULL,
+  accepted_by text NOT NULL
+) USING heap WITH (fillfactor = 50, vacuum_truncate = off,
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200,
+  autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE lease_lock.fence ALTER COLUMN name SET STORAGE PLAIN;
+COMMENT ON TABLE lease_lock.fence IS 'The highest token accepted under each name that is guarded in mode newest. Written by the guards alone.';
+COMMENT ON COLUMN lease_lock.fence.name IS 'The guarded name.';
+COMMENT ON COLUMN lease_lock.fence.highest IS 'The highest token that a write was accepted with; an older one is refused.';
+COMMENT ON COLUMN lease_lock.fence.accepted_at IS 'When that token was first accepted.';
+COMMENT ON COLUMN lease_lock.fence.accepted_by IS 'By which role (current_user of the write).';
+REVOKE ALL ON TABLE lease_lock.fence FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('lease_lock.fence', '');
+
+CREATE TABLE lease_lock.audit (
+  at timestamptz NOT NULL,
+  role text NOT NULL,
+  session_role text NOT NULL,
+  action text NOT NULL,
+  object text NOT NULL,
+  reason text,
+  detail text
+) USING heap;
+COMMENT ON TABLE lease_lock.audit IS 'Every administrator''s act.';
+COMMENT ON COLUMN lease_lock.audit.at IS 'When.';
+COMMENT ON COLUMN lease_lock.audit.role IS 'As which role (current_user).';
+COMMENT ON COLUMN lease_lock.audit.session_role IS 'Logged in as which role (session_user).';
+COMMENT ON COLUMN lease_lock.audit.action IS 'force_release, prune, guard or unguard.';
+COMMENT ON COLUMN lease_lock.audit.object IS 'The resource or the table that it was about.';
+COMMENT ON COLUMN lease_lock.audit.reason IS 'Why, in the administrator''s words; NULL where none is asked for.';
+COMMENT ON COLUMN lease_lock.audit.detail IS 'What was done.';
+REVOKE ALL ON TABLE lease_lock.audit FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.audit TO pg_read_all_stats;
+SELECT pg_catalog.pg_extension_config_dump('lease_lock.audit', '');
+
+CREATE SEQUENCE lease_lock.token_seq AS bigint NO CYCLE;
+COMMENT ON SEQUENCE lease_lock.token_seq IS 'The newest fencing token.';
+REVOKE ALL ON SEQUENCE lease_lock.token_seq FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('lease_lock.token_seq', '');
+
+CREATE SEQUENCE lease_lock.place_seq AS bigint NO CYCLE;
+COMMENT ON SEQUENCE lease_lock.place_seq IS 'A fingerprint of where the newest token was minted: system, timeline, database and sequence.';
+REVOKE ALL ON SEQUENCE lease_lock.place_seq FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('lease_lock.place_seq', '');
+
+-- A token minted here and lost on the way to a standby must not be minted
+-- again there, not even the very first: remember where counting began.
+CREATE FUNCTION lease_lock.settle_place() RETURNS void
+  LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'll_settle_place';
+SELECT lease_lock.settle_place();
+DROP FUNCTION lease_lock.settle_place();
+
+------------------------------------------------------------------------------
+-- Leases.  PUBLIC may call these; USAGE on the schema is the permission.
+------------------------------------------------------------------------------
+
+CREATE FUNCTION lease_lock.acquire(resource text, owner text, ttl interval DEFAULT NULL,
+    wait interval DEFAULT NULL, scope text DEFAULT 'lease', payload jsonb DEFAULT NULL)
+  RETURNS bigint LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_acquire';
+COMMENT ON FUNCTION lease_lock.acquire(text, text, interval, interval, text, jsonb) IS
+  'Grants a lease and returns its fencing token; waits for it at most wait, then raises 55P03.';
+
+CREATE FUNCTION lease_lock.try_acquire(resource text, owner text, ttl interval DEFAULT NULL,
+    scope text DEFAULT 'lease', payload jsonb DEFAULT NULL)
+  RETURNS bigint LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_try_acquire';
+COMMENT ON FUNCTION lease_lock.try_acquire(text, text, interval, text, jsonb) IS
+  'Grants a lease and returns its fencing token, or NULL at once when it is not to be had.';
+
+CREATE FUNCTION lease_lock.renew(resource text, token bigint, ttl interval DEFAULT NULL)
+  RETURNS timestamptz LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_renew';
+COMMENT ON FUNCTION lease_lock.renew(text, bigint, interval) IS
+  'Lets a lease live for ttl from now; returns its new expire_at, or NULL when it is not this token''s any more.';
+
+CREATE FUNCTION lease_lock.release(resource text, token bigint, cooldown interval DEFAULT NULL)
+  RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_release';
+COMMENT ON FUNCTION lease_lock.release(text, bigint, interval) IS
+  'Ends a lease; true if this call ended it. With cooldown nobody is granted before that is over.';
+
+CREATE FUNCTION lease_lock.assert_held(resource text, token bigint)
+  RETURNS interval LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_assert_held';
+COMMENT ON FUNCTION lease_lock.assert_held(text, bigint) IS
+  'Presents a token and keeps everybody else from being granted until the transaction ends; returns the time left, or raises LL001, LL003 or LL004.';
+
+CREATE FUNCTION lease_lock.token_status(resource text, token bigint, OUT state text,
+    OUT expire_at timestamptz, OUT remaining interval, OUT ttl interval, OUT newest bigint, OUT holder text)
+  RETURNS record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_token_status';
+COMMENT ON FUNCTION lease_lock.token_status(text, bigint) IS
+  'What became of a lease: held, expired, released, superseded or unknown, by its latest state.';
+
+CREATE FUNCTION lease_lock.present(resource text, token bigint)
+  RETURNS bigint LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_present';
+COMMENT ON FUNCTION lease_lock.present(text, bigint) IS
+  'From now to the end of the transaction its writes carry token for resource; returns the token.';
+
+------------------------------------------------------------------------------
+-- For administrators, until they grant them.
+------------------------------------------------------------------------------
+
+CREATE FUNCTION lease_lock.force_release(resource text, reason text, terminate boolean DEFAULT false)
+  RETURNS bigint LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_force_release';
+COMMENT ON FUNCTION lease_lock.force_release(text, text, boolean) IS
+  'Ends a lease and makes its token stale everywhere; returns the token, or NULL. With terminate, ends the transactions that wrote under it. Audited.';
+REVOKE ALL ON FUNCTION lease_lock.force_release(text, text, boolean) FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.prune(idle interval DEFAULT '1 day')
+  RETURNS bigint LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000
+  AS 'MODULE_PATHNAME', 'll_prune';
+COMMENT ON FUNCTION lease_lock.prune(interval) IS
+  'Removes the rows of leases that ended longer ago than idle; returns how many.';
+REVOKE ALL ON FUNCTION lease_lock.prune(interval) FROM PUBLIC;
+
+------------------------------------------------------------------------------
+-- Guards.
+------------------------------------------------------------------------------
+
+CREATE FUNCTION lease_lock.fence() RETURNS trigger LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_fence';
+COMMENT ON FUNCTION lease_lock.fence() IS
+  'Trigger: the fencing check. Arguments: resource template, mode (held or newest), action (enforce or warn).';
+REVOKE ALL ON FUNCTION lease_lock.fence() FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.fence_column() RETURNS trigger LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_fence_column';
+COMMENT ON FUNCTION lease_lock.fence_column() IS
+  'Trigger: the fencing check of a token that travels in a column. Arguments: column, action (enforce or warn), resource template.';
+REVOKE ALL ON FUNCTION lease_lock.fence_column() FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.guard(target regclass, resource text, mode text DEFAULT 'held',
+    action text DEFAULT 'enforce', events text DEFAULT 'insert,update,delete,truncate')
+  RETURNS void LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000
+  AS 'MODULE_PATHNAME', 'll_guard';
+COMMENT ON FUNCTION lease_lock.guard(regclass, text, text, text, text) IS
+  'Puts the fencing triggers on a table, or changes them in place.';
+REVOKE ALL ON FUNCTION lease_lock.guard(regclass, text, text, text, text) FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.guard_column(target regclass, token_column name,
+    action text DEFAULT 'enforce', resource text DEFAULT NULL)
+  RETURNS void LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000
+  AS 'MODULE_PATHNAME', 'll_guard_column';
+COMMENT ON FUNCTION lease_lock.guard_column(regclass, name, text, text) IS
+  'Puts fencing triggers on a table whose rows carry their token in a column, or changes them in place.';
+REVOKE ALL ON FUNCTION lease_lock.guard_column(regclass, name, text, text) FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.unguard(target regclass)
+  RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000
+  AS 'MODULE_PATHNAME', 'll_unguard';
+COMMENT ON FUNCTION lease_lock.unguard(regclass) IS
+  'Takes the triggers of guard and guard_column off a table; true if there were any.';
+REVOKE ALL ON FUNCTION lease_lock.unguard(regclass) FROM PUBLIC;
+
+------------------------------------------------------------------------------
+-- Views.
+------------------------------------------------------------------------------
+
+CREATE FUNCTION lease_lock.holders_data(OUT resource text, OUT owner text, OUT token bigint,
+    OUT expire_at timestamptz, OUT remaining interval, OUT held_for interval, OUT scope text,
+    OUT state text, OUT waiters integer, OUT payload jsonb, OUT role text,
+    OUT application_name text, OUT client_addr inet, OUT pid integer, OUT grant_pid integer)
+  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
+  AS 'MODULE_PATHNAME', 'll_holders';
+COMMENT ON FUNCTION lease_lock.holders_data() IS 'Behind the view lease_lock.holders.';
+
+CREATE VIEW lease_lock.holders AS
+  SELECT h.resource, h.owner, h.token, h.expire_at, h.remaining, h.held_for, h.scope, h.state,
+         h.waiters, h.payload, h.role, h.application_name, h.client_addr, h.pid, h.grant_pid
+  FROM lease_lock.holders_data() AS h;
+COMMENT ON VIEW lease_lock.holders IS 'Who holds what: leases that were not released, at their latest state.';
+COMMENT ON COLUMN lease_lock.holders.resource IS 'The name that the lease is on.';
+COMMENT ON COLUMN lease_lock.holders.owner IS 'Who acquired it, in its own words.';
+COMMENT ON COLUMN lease_lock.holders.token IS 'The fencing token of the grant.';
+COMMENT ON COLUMN lease_lock.holders.expire_at IS 'When it ends unless it is renewed.';
+COMMENT ON COLUMN lease_lock.holders.remaining IS 'Time until then; zero when it has expired.';
+COMMENT ON COLUMN lease_lock.holders.held_for IS 'Time since it was acquired.';
+COMMENT ON COLUMN lease_lock.holders.scope IS 'What else ends it: nothing (lease) or its transaction.';
+COMMENT ON COLUMN lease_lock.holders.state IS 'held; expired (and taken by nobody yet); uncommitted or prepared (granted by a transaction that is still open).';
+COMMENT ON COLUMN lease_lock.holders.waiters IS 'How many backends wait in acquire for this name.';
+COMMENT ON COLUMN lease_lock.holders.payload IS 'What the holder wanted others to know; NULL for other roles'' without pg_read_all_stats.';
+COMMENT ON COLUMN lease_lock.holders.role IS 'The role that acquired it.';
+COMMENT ON COLUMN lease_lock.holders.application_name IS 'Of the session that acquired it; NULL for other roles'' without pg_read_all_stats.';
+COMMENT ON COLUMN lease_lock.holders.client_addr IS 'Of the session that acquired it; NULL for other roles'' without pg_read_all_stats.';
+COMMENT ON COLUMN lease_lock.holders.pid IS 'The backend whose end would end the lease; NULL where there is none.';
+COMMENT ON COLUMN lease_lock.holders.grant_pid IS 'The backend that acquired it; it may have gone, and its pid may be another''s by now.';
+REVOKE ALL ON TABLE lease_lock.holders FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.holders TO PUBLIC;
+
+CREATE FUNCTION lease_lock.fences_data(OUT name text, OUT highest bigint, OUT mode text,
+    OUT accepted_at timestamptz, OUT accepted_by text)
+  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
+  AS 'MODULE_PATHNAME', 'll_fences';
+COMMENT ON FUNCTION lease_lock.fences_data() IS 'Behind the view lease_lock.fences.';
+
+CREATE VIEW lease_lock.fences AS
+  SELECT f.name, f.highest, f.mode, f.accepted_at, f.accepted_by
+  FROM lease_lock.fences_data() AS f;
+COMMENT ON VIEW lease_lock.fences IS 'The token below which each name refuses writes.';
+COMMENT ON COLUMN lease_lock.fences.name IS 'The guarded name.';
+COMMENT ON COLUMN lease_lock.fences.highest IS 'The newest token: an older one is refused.';
+COMMENT ON COLUMN lease_lock.fences.mode IS 'held: the newest grant of the lease; newest: the highest token that a write was accepted with.';
+COMMENT ON COLUMN lease_lock.fences.accepted_at IS 'When it was granted (held) or first accepted (newest).';
+COMMENT ON COLUMN lease_lock.fences.accepted_by IS 'The role that acquired it (held) or wrote with it (newest).';
+REVOKE ALL ON TABLE lease_lock.fences FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.fences TO PUBLIC;

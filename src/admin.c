@@ -1,0 +1,324 @@
+/*
+ * admin.c
+ *		What only administrators may do: force_release() and prune().
+ *
+ * EXECUTE on these functions is the permission; nothing else is asked.  Every
+ * forced release is recorded in lease_lock.audit and in the server log.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/subtrans.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "storage/procarray.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "lease_lock.h"
+
+PG_FUNCTION_INFO_V1(ll_force_release);
+PG_FUNCTION_INFO_V1(ll_prune);
+
+/* Ends a backend as pg_terminate_backend does, with that function's checks. */
+static void
+terminate(int pid, StringInfo ended)
+{
+	if (pid == 0 || pid == MyProcPid)
+		return;
+	if (DatumGetBool(OidFunctionCall2(F_PG_TERMINATE_BACKEND, Int32GetDatum(pid), Int64GetDatum(0))))
+		appendStringInfo(ended, "%s%d", ended->len ? ", " : "", pid);
+}
+
+static void
+writers_in_the_way(const LeaseName *resource, int n, VirtualTransactionId *holders,
+				   bool terminate_them)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("could not force the release of the lease on resource \"%s\" within %s",
+					name_cstring(resource), usecs_text(wait_arg(NULL))),
+			 errdetail("A transaction that wrote under it is still open (%s).",
+					   blockers_text(n, holders)),
+			 terminate_them ?
+			 errhint("End it yourself; a prepared transaction ends by COMMIT PREPARED or ROLLBACK PREPARED.") :
+			 errhint("Call force_release with terminate => true to end it.")));
+}
+
+/*
+ * Waits for the writes in flight under a burnt token, ending their backends
+ * when told to.  The uncommitted row keeps new ones out.
+ */
+static void
+drain_or_terminate(Waiting *w, const LeaseName *resource, bool terminate_them, StringInfo ended)
+{
+	VirtualTransactionId *holders;
+	int			n;
+
+	while ((n = guard_holders(resource, &holders)) > 0)
+	{
+		if (waiting_over(w))
+			writers_in_the_way(resource, n, holders, terminate_them);
+		for (int i = 0; terminate_them && i < n; i++)
+			terminate(compat_vxid_pid(holders[i]), ended);
+		wait_for_vxid(w, holders[0]);
+		pfree(holders);
+	}
+}
+
+/* Writes the end of a lease under a new token, which makes the old one stale. */
+static WriteResult
+write_forced_end(KeyedTable *lease, const LeaseRow *row, int64 token)
+{
+	Datum		values[LEASE_NATTS] = {0};
+	bool		nulls[LEASE_NATTS] = {0};
+	bool		replace[LEASE_NATTS] = {0};
+
+	values[LEASE_VERSION - 1] = Int64GetDatum(token);
+	values[LEASE_ENDED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[LEASE_ENDED_BY - 1] = CStringGetTextDatum("forced");
+	nulls[LEASE_FREE_AT - 1] = true;
+	values[LEASE_GRANT_XID - 1] = FullTransactionIdGetDatum(GetTopFullTransactionId());
+	replace[LEASE_VERSION - 1] = true;
+	replace[LEASE_ENDED_AT - 1] = true;
+	replace[LEASE_ENDED_BY - 1] = true;
+	replace[LEASE_FREE_AT - 1] = true;
+	replace[LEASE_GRANT_XID - 1] = true;
+	return row_update(lease, row->tuple, values, nulls, replace);
+}
+
+/*
+ * Burns a token for a lease that has not ended, be it expired or not.  Returns
+ * the token that it ended, 0 when there is none; *owner names its holder.
+ */
+static int64
+burn_token(KeyedTable *lease, const LeaseName *resource, Waiting *w, bool terminate_them,
+		   StringInfo ended, int64 *burnt, char **owner)
+{
+	for (;;)
+	{
+		KeyedTable	fence;
+		LeaseRead	read;
+		FenceRead	seen;
+		TransactionId blocker;
+		int64		token = 0;
+		bool		done = false;
+
+		if (waiting_over(w))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not force the release of the lease on resource \"%s\" within %s",
+							name_cstring(resource), usecs_text(wait_arg(NULL))),
+					 errdetail("Another transaction has changed the lease and is still open."),
+					 terminate_them ?
+					 errhint("End it yourself; a prepared transaction ends by COMMIT PREPARED or ROLLBACK PREPARED.") :
+					 errhint("Call force_release with terminate => true to end it.")));
+		(void) token_settle_place(lease, false);
+		(void) keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, false);
+		(void) lock_name(LOCK_LEASE, resource, RENEW_MODE, false);
+		lease_read(lease, resource, &read);
+		blocker = read.pending;
+		if (TransactionIdIsValid(blocker))
+			;
+		else if (!read.found || read.row.ended_by == ENDED_RELEASED ||
+				 read.row.ended_by == ENDED_FORCED ||
+				 (read.row.ended_by == ENDED_TRANSACTION && !read.own))
+			done = true;
+		else
+		{
+			fence_read(&fence, resource, &seen);
+			*burnt = token_mint(Max(read.row.version, Max(seen.highest, seen.pending_highest)));
+			fence_read_free(&seen);
+			if (*burnt != 0)
+			{
+				if (write_forced_end(lease, &read.row, *burnt) == WRITE_BLOCKED)
+					blocker = row_locker(read.row.tuple);
+				else
+				{
+					token = read.row.version;
+					*owner = pnstrdup(read.row.owner, read.row.owner_len);
+					done = true;
+				}
+			}
+		}
+		lease_read_free(&read);
+		unlock_name(LOCK_LEASE, resource, RENEW_MODE);
+		keyed_close(&fence);
+		if (done)
+			return token;
+		if (TransactionIdIsValid(blocker))
+		{
+			if (terminate_them)
+				terminate(BackendXidGetPid(SubTransGetTopmostTransaction(blocker)), ended);
+			wait_for_xact(w, blocker);
+		}
+	}
+}
+
+/* force_release(resource, reason, terminate) */
+Datum
+ll_force_release(PG_FUNCTION_ARGS)
+{
+	LeaseName	resource;
+	char	   *reason;
+	bool		terminate_them;
+	KeyedTable	lease;
+	Waiting		w;
+	StringInfoData ended;
+	int64		token;
+	int64		burnt = 0;
+	char	   *owner = NULL;
+	char	   *detail;
+
+	if (PG_ARGISNULL(0))
+		argument_is_null("resource");
+	resource = name_arg(PG_GETARG_TEXT_PP(0), "resource");
+	if (PG_ARGISNULL(1) || VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(1)) == 0)
+		ereport(ERROR,
+				(errcode(PG_ARGISNULL(1) ? ERRCODE_NULL_VALUE_NOT_ALLOWED :
+						 ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("reason must not be %s", PG_ARGISNULL(1) ? "null" : "empty"),
+				 errhint("Say why, for whoever reads lease_lock.audit later.")));
+	reason = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	terminate_them = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
+	PreventCommandIfReadOnly("force_release()");
+	PreventCommandIfParallelMode("force_release()");
+
+	waiting_begin(&w, wait_arg(NULL));
+	initStringInfo(&ended);
+	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
+	token = burn_token(&lease, &resource, &w, terminate_them, &ended, &burnt, &owner);
+	if (token != 0 || terminate_them)
+		drain_or_terminate(&w, &resource, terminate_them, &ended);
+	keyed_close(&lease);
+
+	if (token != 0)
+		detail = psprintf("token " INT64_FORMAT " of \"%s\" replaced by " INT64_FORMAT, token, owner, burnt);
+	else
+		detail = pstrdup("no lease in force");
+	if (ended.len)
+		detail = psprintf("%s; ended backends: %s", detail, ended.data);
+	audit_write("force_release", name_cstring(&resource), reason, detail);
+	ereport(LOG,
+			(errmsg("lease on resource \"%s\" forcibly released by \"%s\"",
+					name_cstring(&resource), GetUserNameFromId(GetUserId(), false)),
+			 errdetail_internal("%s; reason: %s", detail, reason)));
+	require_sync_commit();
+	presented_forget_checks(&resource);
+	if (token == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(token);
+}
+
+/* Whether a row has been of no use to anybody for a while. */
+static bool
+idle_since(const LeaseRow *row, TimestampTz limit)
+{
+	TimestampTz end = row->ended_by == NOT_ENDED || row->ended_at == 0 ?
+		row->expire_at : row->ended_at;
+
+	return Max(end, row->free_at) <= limit;
+}
+
+/*
+ * Deletes one idle row unless anybody is at it.  A row that still knows a
+ * newer token than its fence stays: without it an older token would pass in
+ * mode 'newest'.
+ */
+static bool
+prune_one(KeyedTable *lease, KeyedTable *fence, const LeaseName *resource, TimestampTz limit)
+{
+	LeaseRead	read;
+	FenceRead	seen;
+	bool		pruned = false;
+
+	if (!lock_name(LOCK_LEASE, resource, RENEW_MODE, true))
+		return false;
+	lease_read(lease, resource, &read);
+	if (read.found && !TransactionIdIsValid(read.pending) && idle_since(&read.row, limit))
+	{
+		fence_read(fence, resource, &seen);
+		if (!TransactionIdIsValid(seen.pending) &&
+			(!seen.found || seen.highest >= read.row.version))
+			pruned = row_delete(lease, read.row.tuple) == WRITE_DONE;
+		fence_read_free(&seen);
+	}
+	lease_read_free(&read);
+	unlock_name(LOCK_LEASE, resource, RENEW_MODE);
+	return pruned;
+}
+
+/* prune(idle): how many idle rows it removed */
+Datum
+ll_prune(PG_FUNCTION_ARGS)
+{
+	int64		idle = idle_arg(PG_ARGISNULL(0) ? NULL : PG_GETARG_INTERVAL_P(0));
+	TimestampTz limit = GetCurrentTimestamp() - idle;
+	KeyedTable	lease;
+	KeyedTable	fence;
+	SnapshotData dirty;
+	TableScanDesc scan;
+	TupleTableSlot *slot;
+	MemoryContext per_row;
+	MemoryContext old;
+	int64		pruned = 0;
+
+	PreventCommandIfReadOnly("prune()");
+	PreventCommandIfParallelMode("prune()");
+	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
+	(void) keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, false);
+	if (lease.heap->trigdesc && lease.heap->trigdesc->trig_delete_after_row)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot prune while foreign keys refer to lease_lock.lease"),
+				 errdetail("Rows are removed without firing triggers, so references would dangle."),
+				 errhint("Drop the foreign keys.")));
+
+	per_row = AllocSetContextCreate(CurrentMemoryContext, "lease_lock prune",
+									ALLOCSET_DEFAULT_SIZES);
+	InitDirtySnapshot(dirty);
+	slot = table_slot_create(lease.heap, NULL);
+	scan = table_beginscan(lease.heap, &dirty, 0, NULL);
+	old = MemoryContextSwitchTo(per_row);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
+		LeaseRow	row;
+		text	   *key;
+		bool		isnull;
+		LeaseName	resource;
+
+		CHECK_FOR_INTERRUPTS();
+		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax))
+			continue;
+		lease_row_decode(tuple, RelationGetDescr(lease.heap), &row);
+		if (idle_since(&row, limit))
+		{
+			key = DatumGetTextPP(heap_getattr(tuple, LEASE_RESOURCE,
+											  RelationGetDescr(lease.heap), &isnull));
+			resource = make_name(VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key));
+			if (prune_one(&lease, &fence, &resource, limit))
+				pruned++;
+		}
+		MemoryContextReset(per_row);
+	}
+	MemoryContextSwitchTo(old);
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	MemoryContextDelete(per_row);
+	keyed_close(&fence);
+	keyed_close(&lease);
+	if (pruned > 0)
+		audit_write("prune", "lease_lock.lease", NULL,
+					psprintf(INT64_FORMAT " rows idle for %s", pruned, usecs_text(idle)));
+	PG_RETURN_INT64(pruned);
+}

@@ -1,0 +1,339 @@
+/*
+ * guard.c
+ *		guard(), guard_column() and unguard(): put the fencing triggers on a
+ *		table, change them in place, and take them off.
+ *
+ * A guard is two triggers of fixed names, so that calling again replaces them
+ * (CREATE OR REPLACE TRIGGER) without a moment in which the table is bare.
+ * They are made by SQL as the calling role: whoever may not create a trigger on
+ * the table may not guard it.  BEFORE triggers fire in the order of their
+ * names, and the names sort behind most others, so that the check sees the row
+ * as it will be written.
+ *
+ * A table whose rows can be reached through a parent, and one that has children,
+ * needs row-level triggers; TRUNCATE is guarded on the table and on each of
+ * its children or partitions, since it can name any of them.
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "catalog/catalog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/varlena.h"
+
+#include "compat.h"
+#include "lease_lock.h"
+
+PG_FUNCTION_INFO_V1(ll_guard);
+PG_FUNCTION_INFO_V1(ll_guard_column);
+PG_FUNCTION_INFO_V1(ll_unguard);
+
+#define WRITE_TRIGGER		"zz_lease_lock_guard"
+#define TRUNCATE_TRIGGER	"zz_lease_lock_guard_truncate"
+
+#define EVENT_INSERT	0x1
+#define EVENT_UPDATE	0x2
+#define EVENT_DELETE	0x4
+#define EVENT_TRUNCATE	0x8
+#define EVENT_ROWS		(EVENT_INSERT | EVENT_UPDATE | EVENT_DELETE)
+
+/* What to make, once it has been checked. */
+typedef struct GuardSpec
+{
+	const char *call;			/* "fence('...', ...)" */
+	int			events;
+	bool		by_row;			/* even where statement level would do */
+} GuardSpec;
+
+static int
+parse_events(text *arg)
+{
+	char	   *copy = text_to_cstring(arg);
+	List	   *names;
+	ListCell   *cell;
+	int			events = 0;
+
+	if (!SplitIdentifierString(copy, ',', &names) || names == NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid list of events \"%s\"", text_to_cstring(arg)),
+				 errhint("List some of insert, update, delete and truncate, separated by commas.")));
+	foreach(cell, names)
+	{
+		const char *name = lfirst(cell);
+
+		if (strcmp(name, "insert") == 0)
+			events |= EVENT_INSERT;
+		else if (strcmp(name, "update") == 0)
+			events |= EVENT_UPDATE;
+		else if (strcmp(name, "delete") == 0)
+			events |= EVENT_DELETE;
+		else if (strcmp(name, "truncate") == 0)
+			events |= EVENT_TRUNCATE;
+		else
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid event \"%s\"", name),
+					 errhint("List some of insert, update, delete and truncate, separated by commas.")));
+	}
+	return events;
+}
+
+static const char *
+cannot_guard(Relation rel)
+{
+	if (IsSystemRelation(rel))
+		return "It is a system table.";
+	if (RelationGetNamespace(rel) == get_namespace_oid("lease_lock", true))
+		return "It belongs to lease_lock itself.";
+	switch (rel->rd_rel->relkind)
+	{
+		case RELKIND_RELATION:
+		case RELKIND_PARTITIONED_TABLE:
+			return NULL;
+		case RELKIND_VIEW:
+			return "It is a view; guard the tables under it.";
+		case RELKIND_MATVIEW:
+			return "It is a materialized view, which only REFRESH writes.";
+		case RELKIND_FOREIGN_TABLE:
+			return "It is a foreign table; guard the table on the server that has the data.";
+		default:
+			return "It is not a table.";
+	}
+}
+
+/* Opens a relation that is to be guarded.  Raises 42809 and 42501. */
+static Relation
+open_target(Oid relid)
+{
+	Relation	rel = try_relation_open(relid, ShareRowExclusiveLock);
+	const char *why;
+
+	if (rel == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	why = cannot_guard(rel);
+	if (why)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("cannot guard relation \"%s\"", RelationGetRelationName(rel)),
+				 errdetail_internal("%s", why),
+				 errhint("Guard an ordinary or a partitioned table.")));
+	if (!compat_owns_relation(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be owner of table %s", RelationGetRelationName(rel)),
+				 errhint("Only a table's owner can guard it.")));
+	return rel;
+}
+
+static char *
+quoted_name(Oid relid)
+{
+	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+									  get_rel_name(relid));
+}
+
+static void
+run(const char *sql)
+{
+	int			result = SPI_execute(sql, false, 0);
+
+	if (result != SPI_OK_UTILITY)
+		elog(ERROR, "SPI_execute returned %d for: %s", result, sql);
+}
+
+/* Drops a guard's trigger; false when the table has none of its own. */
+static bool
+drop_trigger(Oid relid, const char *name)
+{
+	Relation	rel = relation_open(relid, NoLock);
+	bool		found = false;
+
+	for (int i = 0; rel->trigdesc && i < rel->trigdesc->numtriggers; i++)
+		if (strcmp(rel->trigdesc->triggers[i].tgname, name) == 0 &&
+			!rel->trigdesc->triggers[i].tgisclone)
+			found = true;
+	/* DROP TRIGGER insists that nobody has the table open. */
+	relation_close(rel, NoLock);
+	if (found)
+		run(psprintf("DROP TRIGGER %s ON %s", name, quoted_name(relid)));
+	return found;
+}
+
+static char *
+events_text(int events)
+{
+	static const char *const names[] = {"INSERT", "UPDATE", "DELETE", "TRUNCATE"};
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (int i = 0; i < lengthof(names); i++)
+		if (events & (1 << i))
+			appendStringInfo(&buf, "%s%s", buf.len ? " OR " : "", names[i]);
+	return buf.data;
+}
+
+/* Makes or replaces a guard's trigger; without events there is none. */
+static void
+set_trigger(Oid relid, const char *name, int events, bool by_row, const char *call)
+{
+	if (events == 0)
+		(void) drop_trigger(relid, name);
+	else
+		run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION lease_lock.%s",
+					 name, events_text(events), quoted_name(relid),
+					 by_row ? "ROW" : "STATEMENT", call));
+}
+
+/*
+ * Guards a table, and all that can hold its rows.  Everything is checked
+ * before anything is made.
+ */
+static void
+make_guard(Oid target, const GuardSpec *spec, Template *template, const char *column)
+{
+	List	   *members;
+	ListCell   *cell;
+	bool		by_row = spec->by_row;
+
+	relation_close(open_target(target), NoLock);
+	members = find_all_inheritors(target, ShareRowExclusiveLock, NULL);
+	foreach(cell, members)
+	{
+		Relation	member = open_target(lfirst_oid(cell));
+
+		by_row |= member->rd_rel->relkind != RELKIND_RELATION ||
+			member->rd_rel->relispartition || has_superclass(lfirst_oid(cell));
+		if (template)
+			template_bind(template, member);
+		if (column)
+			(void) token_column(member, column);
+		relation_close(member, NoLock);
+	}
+	by_row |= list_length(members) > 1;
+
+	SPI_connect();
+	foreach(cell, members)
+	{
+		Oid			member = lfirst_oid(cell);
+
+		/* A partition gets its row-level trigger from its parent's. */
+		if (member == target || !get_rel_relispartition(member))
+			set_trigger(member, WRITE_TRIGGER, spec->events & EVENT_ROWS, by_row, spec->call);
+		set_trigger(member, TRUNCATE_TRIGGER, spec->events & EVENT_TRUNCATE, false, spec->call);
+	}
+	SPI_finish();
+	audit_write("guard", quoted_name(target), NULL,
+				psprintf("%s on %s", spec->call, events_text(spec->events)));
+}
+
+static void
+require_args(FunctionCallInfo fcinfo, int n, const char *const names[])
+{
+	for (int i = 0; i < n; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s must not be null", names[i]),
+					 errhint("Pass a value, or leave the argument out for its default.")));
+}
+
+/* guard(target, resource, mode, action, events) */
+Datum
+ll_guard(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"target", "resource", "mode", "action", "events"};
+	text	   *resource;
+	char	   *source;
+	char	   *mode;
+	char	   *action;
+	Template   *template;
+	GuardSpec	spec;
+
+	require_args(fcinfo, 5, names);
+	PreventCommandIfReadOnly("guard()");
+	resource = PG_GETARG_TEXT_PP(1);
+	source = text_to_cstring(resource);
+	mode = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	action = text_to_cstring(PG_GETARG_TEXT_PP(3));
+	template = template_parse(source, strlen(source));
+	(void) parse_mode(mode);
+	(void) parse_action(action);
+	spec.events = parse_events(PG_GETARG_TEXT_PP(4));
+	spec.by_row = !template_is_constant(template);
+	spec.call = psprintf("fence(%s, %s, %s)", quote_literal_cstr(source),
+						 quote_literal_cstr(mode), quote_literal_cstr(action));
+	make_guard(PG_GETARG_OID(0), &spec, template, NULL);
+	PG_RETURN_VOID();
+}
+
+/* guard_column(target, token_column, action, resource) */
+Datum
+ll_guard_column(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"target", "token_column", "action"};
+	char	   *column;
+	char	   *action;
+	char	   *source = NULL;
+	Template   *template = NULL;
+	GuardSpec	spec;
+
+	require_args(fcinfo, 3, names);
+	PreventCommandIfReadOnly("guard_column()");
+	column = NameStr(*PG_GETARG_NAME(1));
+	action = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	(void) parse_action(action);
+	if (!PG_ARGISNULL(3))
+	{
+		source = text_to_cstring(PG_GETARG_TEXT_PP(3));
+		template = template_parse(source, strlen(source));
+	}
+	spec.events = EVENT_ROWS | EVENT_TRUNCATE;
+	spec.by_row = true;
+	spec.call = psprintf("fence_column(%s, %s%s%s)", quote_literal_cstr(column),
+						 quote_literal_cstr(action), source ? ", " : "",
+						 source ? quote_literal_cstr(source) : "");
+	make_guard(PG_GETARG_OID(0), &spec, template, column);
+	PG_RETURN_VOID();
+}
+
+/* unguard(target): whether there was a guard of guard() or guard_column(). */
+Datum
+ll_unguard(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"target"};
+	Oid			target;
+	List	   *members;
+	ListCell   *cell;
+	bool		any = false;
+
+	require_args(fcinfo, 1, names);
+	PreventCommandIfReadOnly("unguard()");
+	target = PG_GETARG_OID(0);
+	relation_close(open_target(target), NoLock);
+	members = find_all_inheritors(target, ShareRowExclusiveLock, NULL);
+	SPI_connect();
+	foreach(cell, members)
+	{
+		relation_close(open_target(lfirst_oid(cell)), NoLock);
+		any |= drop_trigger(lfirst_oid(cell), WRITE_TRIGGER);
+		any |= drop_trigger(lfirst_oid(cell), TRUNCATE_TRIGGER);
+	}
+	SPI_finish();
+	if (any)
+		audit_write("unguard", quoted_name(target), NULL, NULL);
+	PG_RETURN_BOOL(any);
+}

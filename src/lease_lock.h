@@ -1,0 +1,330 @@
+/*
+ * lease_lock.h
+ *		What the files of lease_lock share: names, rows, modes, prototypes.
+ *
+ * Calls flow one way:
+ *
+ *		SQL entry	 lease_sql.c  admin.c  fence_trigger.c  guard.c  views.c
+ *		logic		 grant.c  renew.c  fence.c  template.c
+ *		foundations	 rows.c  token.c  wait.c  locks.c  presented.c  args.c
+ *
+ * Prototypes stand under the file that defines them.  Nothing here may be
+ * needed by a user's own C code: the SQL interface is the only interface.
+ */
+#ifndef LEASE_LOCK_H
+#define LEASE_LOCK_H
+
+#include "postgres.h"
+
+#include "access/attnum.h"
+#include "access/htup.h"
+#include "datatype/timestamp.h"
+#include "storage/lock.h"
+#include "utils/relcache.h"
+
+/* The extension's own SQLSTATEs; DESIGN and doc/reference.md list them. */
+#define ERRCODE_STALE_TOKEN			MAKE_SQLSTATE('L', 'L', '0', '0', '1')
+#define ERRCODE_NO_TOKEN_PRESENTED	MAKE_SQLSTATE('L', 'L', '0', '0', '2')
+#define ERRCODE_LEASE_NOT_HELD		MAKE_SQLSTATE('L', 'L', '0', '0', '3')
+#define ERRCODE_UNKNOWN_TOKEN		MAKE_SQLSTATE('L', 'L', '0', '0', '4')
+
+#define MAX_NAME_BYTES	512		/* of a resource and of an owner */
+
+/*
+ * The name of a resource (or an owner) as bytes, with a 64-bit hash of them.
+ * data need not be NUL-terminated; name_cstring() makes a copy that is.
+ */
+typedef struct LeaseName
+{
+	const char *data;
+	int			len;
+	uint64		hash;
+} LeaseName;
+
+/* ---------------------------------------------------------------- main.c */
+extern int	default_ttl_ms;
+extern int	default_wait_ms;
+extern int	max_ttl_ms;
+extern int	max_wait_ms;
+extern bool async_release;
+
+/* ---------------------------------------------------------------- args.c */
+extern LeaseName make_name(const char *data, int len);
+extern char *name_cstring(const LeaseName *name);
+extern bool name_equal(const LeaseName *a, const LeaseName *b);
+extern LeaseName name_arg(text *arg, const char *what);
+extern int64 ttl_arg(const Interval *arg, const char *what);
+extern int64 wait_arg(const Interval *arg);
+extern int64 idle_arg(const Interval *arg);
+extern Interval *usecs_interval(int64 usecs);
+extern char *usecs_text(int64 usecs);
+extern void argument_is_null(const char *what);
+
+/* --------------------------------------------------------------- locks.c */
+typedef enum LockClass
+{
+	LOCK_LEASE,					/* "R": grants, renewals and guarded writes */
+	LOCK_FENCE,					/* "F": acceptance under mode 'newest' */
+	LOCK_WAITING,				/* taken by whoever waits in acquire */
+	LOCK_PLACE					/* excludes two jumps of the tokens at once */
+} LockClass;
+
+/* The three modes; locks.c has the matrix. */
+#define GUARD_MODE	RowExclusiveLock
+#define RENEW_MODE	ShareUpdateExclusiveLock
+#define GRANT_MODE	ExclusiveLock
+
+extern bool lock_name(LockClass class, const LeaseName *name, LOCKMODE mode, bool nowait);
+extern void unlock_name(LockClass class, const LeaseName *name, LOCKMODE mode);
+extern int	guard_holders(const LeaseName *name, VirtualTransactionId **holders);
+extern int	waiting_names(uint64 **hashes);
+
+/* ---------------------------------------------------------------- rows.c */
+/* Columns of lease_lock.lease, in the order of sql/lease_lock--1.0.sql. */
+enum
+{
+	LEASE_RESOURCE = 1,
+	LEASE_OWNER,
+	LEASE_VERSION,
+	LEASE_EXPIRE_AT,
+	LEASE_ACQUIRED_AT,
+	LEASE_RENEWED_AT,
+	LEASE_ENDED_AT,
+	LEASE_ENDED_BY,
+	LEASE_FREE_AT,
+	LEASE_TTL,
+	LEASE_SCOPE,
+	LEASE_PAYLOAD,
+	LEASE_ROLE,
+	LEASE_APPLICATION_NAME,
+	LEASE_CLIENT_ADDR,
+	LEASE_PID,
+	LEASE_BACKEND_START,
+	LEASE_GRANT_XID,
+	LEASE_NATTS = LEASE_GRANT_XID
+};
+
+enum
+{
+	FENCE_NAME = 1,
+	FENCE_HIGHEST,
+	FENCE_ACCEPTED_AT,
+	FENCE_ACCEPTED_BY,
+	FENCE_NATTS = FENCE_ACCEPTED_BY
+};
+
+enum
+{
+	AUDIT_AT = 1,
+	AUDIT_ROLE,
+	AUDIT_SESSION_ROLE,
+	AUDIT_ACTION,
+	AUDIT_OBJECT,
+	AUDIT_REASON,
+	AUDIT_DETAIL,
+	AUDIT_NATTS = AUDIT_DETAIL
+};
+
+typedef enum OwnTable
+{
+	TABLE_LEASE,
+	TABLE_FENCE
+} OwnTable;
+
+/* One of our two keyed tables, open with its key's index. */
+typedef struct KeyedTable
+{
+	OwnTable	which;
+	Relation	heap;
+	Relation	index;
+} KeyedTable;
+
+/* Why a lease ended before its time; NOT_ENDED is a NULL ended_by. */
+typedef enum EndedBy
+{
+	NOT_ENDED,
+	ENDED_RELEASED,
+	ENDED_FORCED,
+	ENDED_TRANSACTION			/* scope 'transaction': ends with its own */
+} EndedBy;
+
+/* A row version of lease_lock.lease: the columns that decide. */
+typedef struct LeaseRow
+{
+	HeapTuple	tuple;			/* a palloc'd copy, t_self valid */
+	char	   *owner;
+	int			owner_len;
+	int64		version;
+	TimestampTz expire_at;
+	TimestampTz acquired_at;
+	TimestampTz ended_at;		/* 0 unless ended_by says it */
+	TimestampTz free_at;		/* 0 without a cooldown */
+	int64		ttl;			/* microseconds */
+	EndedBy		ended_by;
+	char	   *role;
+	uint64		grant_xid;		/* full id of the granting transaction */
+} LeaseRow;
+
+/*
+ * What a resource's row says at its latest.  "row" is the newest version that
+ * is committed or that this transaction wrote.
+ */
+typedef struct LeaseRead
+{
+	bool		found;			/* row is valid */
+	bool		own;			/* this transaction wrote it */
+	bool		granted_here;	/* ... by a grant of its own */
+	LeaseRow	row;
+	TransactionId pending;		/* another transaction's change in flight */
+	bool		pending_grant;	/* ... brings another token */
+	int64		pending_token;
+} LeaseRead;
+
+typedef struct FenceRead
+{
+	bool		found;
+	HeapTuple	tuple;
+	int64		highest;		/* 0 when not found */
+	TransactionId pending;
+	int64		pending_highest;
+} FenceRead;
+
+typedef enum WriteResult
+{
+	WRITE_DONE,
+	WRITE_BLOCKED				/* somebody's row lock is in the way */
+} WriteResult;
+
+extern void rows_init(void);
+extern Oid	own_relation(const char *name);
+extern bool keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait);
+extern void keyed_close(KeyedTable *table);
+extern void lease_read(KeyedTable *table, const LeaseName *resource, LeaseRead *read);
+extern void lease_read_free(LeaseRead *read);
+extern void lease_row_decode(HeapTuple tuple, TupleDesc desc, LeaseRow *row);
+extern void fence_read(KeyedTable *table, const LeaseName *name, FenceRead *read);
+extern void fence_read_free(FenceRead *read);
+extern void row_insert(KeyedTable *table, Datum *values, bool *nulls);
+extern WriteResult row_update(KeyedTable *table, HeapTuple old, Datum *values,
+							  bool *nulls, bool *replace);
+extern WriteResult row_delete(KeyedTable *table, HeapTuple old);
+extern TransactionId row_locker(HeapTuple tuple);
+extern void audit_write(const char *action, const char *object,
+						const char *reason, const char *detail);
+extern bool lease_live(const LeaseRow *row, bool own, TimestampTz now);
+extern const char *lease_state(const LeaseRow *row, bool own, TimestampTz now);
+
+/* --------------------------------------------------------------- token.c */
+extern bool token_settle_place(KeyedTable *lease, bool nowait);
+extern int64 token_mint(int64 floor);
+
+/* ---------------------------------------------------------------- wait.c */
+typedef struct Waiting
+{
+	TimestampTz start;
+	TimestampTz deadline;		/* DT_NOEND: as long as the timeouts let it */
+	bool		waited;			/* slept at least once */
+	int			naps;			/* consecutive short naps */
+} Waiting;
+
+extern void waiting_begin(Waiting *w, int64 wait_usecs);
+extern bool waiting_over(Waiting *w);
+extern void wait_for_xact(Waiting *w, TransactionId xid);
+extern void wait_for_vxid(Waiting *w, VirtualTransactionId vxid);
+extern void wait_until(Waiting *w, TimestampTz until);
+extern void wait_nap(Waiting *w);
+extern bool lock_name_bounded(Waiting *w, LockClass class, const LeaseName *name,
+							  LOCKMODE mode);
+
+/* ----------------------------------------------------------- presented.c */
+typedef struct Presented
+{
+	LeaseName		name;
+	bool		used;			/* a check has looked at it */
+	struct
+	{
+		int64		token;		/* the presented one; 0: none */
+		int64		held;		/* passed as 'held' in this transaction */
+		int64		newest;		/* passed as 'newest' in this transaction */
+		bool		explicitly; /* by present(), not by a grant */
+		int			level;		/* nesting level that set all this */
+	}			value;
+} Presented;
+
+extern void presented_init(void);
+extern Presented *presented_find(const LeaseName *name);
+extern Presented *presented_enter(const LeaseName *name);
+extern void presented_touch(Presented *p);
+extern void present_token(const LeaseName *name, int64 token, bool explicitly);
+extern void presented_forget_checks(const LeaseName *name);
+extern int64 presented_highest(void);
+extern char *presented_list(void);
+extern void require_sync_commit(void);
+
+/* ------------------------------------------------------- grant.c, renew.c */
+typedef enum Scope
+{
+	SCOPE_LEASE,
+	SCOPE_TRANSACTION
+} Scope;
+
+typedef struct GrantRequest
+{
+	LeaseName		resource;
+	LeaseName		owner;
+	int64		ttl;			/* microseconds */
+	Scope		scope;
+	bool		has_payload;
+	Datum		payload;
+} GrantRequest;
+
+extern bool may_act_for(const LeaseRow *row);
+extern void require_role(const LeaseRow *row, const LeaseName *resource);
+extern WriteResult write_grant(KeyedTable *lease, const GrantRequest *req,
+							   const LeaseRead *read, int64 token);
+extern int64 lease_grant(const GrantRequest *req, int64 wait_usecs);
+extern int64 lease_try_grant(const GrantRequest *req);
+extern void drain_guards(Waiting *w, const LeaseName *resource);
+extern char *blockers_text(int n, const VirtualTransactionId *vxids);
+
+extern TimestampTz lease_renew(const LeaseName *resource, int64 token, int64 ttl);
+extern bool lease_release(const LeaseName *resource, int64 token, int64 cooldown);
+
+/* --------------------------------------------------------------- fence.c */
+typedef enum FenceMode
+{
+	MODE_HELD,
+	MODE_NEWEST
+} FenceMode;
+
+/* Why a token is refused; sqlstate 0 when it is not. */
+typedef struct Refusal
+{
+	int			sqlstate;
+	char	   *message;
+	char	   *detail;
+	char	   *hint;
+} Refusal;
+
+extern bool fence_accepts(const LeaseName *name, FenceMode mode, int64 carried,
+						  Refusal *why);
+extern void refuse(int elevel, const Refusal *why, Relation rel);
+extern bool refuse_token(Refusal *why, int sqlstate, char *message, char *detail);
+extern int64 fence_assert_held(const LeaseName *resource, int64 token);
+extern void check_token_positive(const LeaseName *resource, int64 token);
+
+/* ------------------------------------------------------------ template.c */
+typedef struct Template Template;
+
+extern Template *template_parse(const char *text, int len);
+extern bool template_is_constant(const Template *t);
+extern const LeaseName *template_constant(const Template *t);
+extern void template_bind(Template *t, Relation rel);
+extern LeaseName template_render(const Template *t, HeapTuple tuple, TupleDesc desc);
+
+/* ------------------------------------------------------- fence_trigger.c */
+extern FenceMode parse_mode(const char *mode);
+extern bool parse_action(const char *action);
+extern AttrNumber token_column(Relation rel, const char *name);
+
+#endif							/* LEASE_LOCK_H */

@@ -1,0 +1,71 @@
+/*
+ * main.c
+ *		Module entry: settings and callbacks.
+ *
+ * Nothing is allocated in shared memory and nothing is hooked here, so that
+ * the library works the same whether it is preloaded or loaded by the first
+ * call of a session.
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "fmgr.h"
+#include "utils/guc.h"
+
+#include "lease_lock.h"
+
+PG_MODULE_MAGIC;
+
+/* Settings; milliseconds where the name says so. */
+int			default_ttl_ms = 30 * 1000;
+int			default_wait_ms = 3 * 1000;
+int			max_ttl_ms = 24 * 60 * 60 * 1000;
+int			max_wait_ms = 60 * 60 * 1000;
+bool		async_release = false;
+
+void		_PG_init(void);
+
+void
+_PG_init(void)
+{
+	DefineCustomIntVariable("lease_lock.default_ttl",
+							"Sets the time to live of a lease that is acquired without one.",
+							"lease_lock.max_ttl bounds it.",
+							&default_ttl_ms,
+							30 * 1000, 1, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("lease_lock.default_wait",
+							"Sets how long acquire waits when it is called without a wait.",
+							"0 means not at all. lease_lock.max_wait bounds it.",
+							&default_wait_ms,
+							3 * 1000, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("lease_lock.max_ttl",
+							"Sets the longest time to live that a caller may ask for.",
+							"It also bounds the cooldown of a release.",
+							&max_ttl_ms,
+							24 * 60 * 60 * 1000, 1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("lease_lock.max_wait",
+							"Sets the longest wait that a caller may ask for.",
+							NULL,
+							&max_wait_ms,
+							60 * 60 * 1000, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomBoolVariable("lease_lock.async_release",
+							 "Lets a transaction that only released leases follow synchronous_commit.",
+							 "A release lost in a crash means that the lease runs to its expiry.",
+							 &async_release,
+							 false,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	MarkGUCPrefixReserved("lease_lock");
+
+	rows_init();
+	presented_init();
+}

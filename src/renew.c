@@ -1,0 +1,155 @@
+/*
+ * renew.c
+ *		Renews and releases leases.
+ *
+ * Both change the row of the current grant and never its token.  They take R
+ * in RENEW mode for the call only, so they neither wait for guarded writes in
+ * flight nor make them wait.  They do wait for another transaction that has
+ * itself changed the lease and is still open.  Nothing here revives a lease:
+ * what has expired, was released or was superseded stays so.
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "lease_lock.h"
+
+/* The columns of the current grant's row to replace. */
+typedef struct Change
+{
+	Datum		values[LEASE_NATTS];
+	bool		nulls[LEASE_NATTS];
+	bool		replace[LEASE_NATTS];
+} Change;
+
+typedef void (*MakeChange) (Change *change, const LeaseRow *row, int64 arg,
+							TimestampTz now);
+
+static void
+set_column(Change *change, int column, Datum value)
+{
+	change->values[column - 1] = value;
+	change->replace[column - 1] = true;
+}
+
+static void
+make_renewal(Change *change, const LeaseRow *row, int64 ttl, TimestampTz now)
+{
+	if (ttl == 0)
+		ttl = row->ttl;
+	set_column(change, LEASE_EXPIRE_AT, TimestampTzGetDatum(now + ttl));
+	set_column(change, LEASE_RENEWED_AT, TimestampTzGetDatum(now));
+}
+
+static void
+make_release(Change *change, const LeaseRow *row, int64 cooldown, TimestampTz now)
+{
+	set_column(change, LEASE_ENDED_AT, TimestampTzGetDatum(now));
+	set_column(change, LEASE_ENDED_BY, CStringGetTextDatum("released"));
+	if (cooldown != 0)
+		set_column(change, LEASE_FREE_AT, TimestampTzGetDatum(now + cooldown));
+}
+
+/*
+ * Applies a change to the lease while it is in force under token.  Returns
+ * the new expire_at (or the time of the release), or 0 when it is not this
+ * token's any more.  Raises 42501, and whatever ends a wait.
+ */
+static TimestampTz
+change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg)
+{
+	KeyedTable	lease;
+	Waiting		w;
+	TimestampTz result = 0;
+	bool		done = false;
+
+	waiting_begin(&w, -1);
+	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
+	while (!done)
+	{
+		LeaseRead	read;
+		TransactionId blocker;
+		TimestampTz now;
+
+		(void) waiting_over(&w);
+
+		/* Refuse without a lock what the committed row refuses already. */
+		lease_read(&lease, resource, &read);
+		now = GetCurrentTimestamp();
+		if (read.found &&
+			(token < read.row.version ||
+			 (token == read.row.version && !lease_live(&read.row, read.own, now))))
+		{
+			lease_read_free(&read);
+			break;
+		}
+		lease_read_free(&read);
+
+		(void) lock_name(LOCK_LEASE, resource, RENEW_MODE, false);
+		lease_read(&lease, resource, &read);
+		now = GetCurrentTimestamp();
+		blocker = read.pending;
+		if (TransactionIdIsValid(blocker))
+			;
+		else if (!read.found || token != read.row.version ||
+				 !lease_live(&read.row, read.own, now))
+			done = true;
+		else
+		{
+			Change		change;
+
+			require_role(&read.row, resource);
+			memset(&change, 0, sizeof(change));
+			make(&change, &read.row, arg, now);
+			if (row_update(&lease, read.row.tuple, change.values, change.nulls,
+						   change.replace) == WRITE_BLOCKED)
+				blocker = row_locker(read.row.tuple);
+			else
+			{
+				done = true;
+				result = change.replace[LEASE_EXPIRE_AT - 1] ?
+					DatumGetTimestampTz(change.values[LEASE_EXPIRE_AT - 1]) : now;
+			}
+		}
+		lease_read_free(&read);
+		unlock_name(LOCK_LEASE, resource, RENEW_MODE);
+
+		if (TransactionIdIsValid(blocker))
+			wait_for_xact(&w, blocker);
+	}
+	keyed_close(&lease);
+	if (result != 0)
+		presented_forget_checks(resource);
+	return result;
+}
+
+/* The new expire_at, or 0; ttl 0 means that of the grant. */
+TimestampTz
+lease_renew(const LeaseName *resource, int64 token, int64 ttl)
+{
+	TimestampTz expire_at;
+
+	PreventCommandIfReadOnly("renew()");
+	PreventCommandIfParallelMode("renew()");
+	expire_at = change_lease(resource, token, make_renewal, ttl);
+	if (expire_at != 0)
+		require_sync_commit();
+	return expire_at;
+}
+
+/* Whether this call ended the lease; cooldown in microseconds, 0: none. */
+bool
+lease_release(const LeaseName *resource, int64 token, int64 cooldown)
+{
+	bool		released;
+
+	PreventCommandIfReadOnly("release()");
+	PreventCommandIfParallelMode("release()");
+	released = change_lease(resource, token, make_release, cooldown) != 0;
+	if (released && !async_release)
+		require_sync_commit();
+	return released;
+}

@@ -1,0 +1,551 @@
+/*
+ * rows.c
+ *		Reads and writes lease_lock.lease, .fence and .audit.
+ *
+ * The only file that touches a row.  It works on the heap directly, neither
+ * through SPI nor with the transaction's snapshot: the answer is the latest
+ * state at every isolation level, no predicate lock is taken, and callers need
+ * no rights on the tables.  It takes no lock of ours; who may write when is
+ * the caller's affair (locks.c), and each function says what must be held.
+ *
+ * Reading uses SnapshotDirty, which returns every version that is committed
+ * or in progress.  Without R in RENEW or GRANT mode a row that is moving to
+ * another page can be missed, or met twice: lease_read() repeats the scan when
+ * it met two, and "there is no row" may be concluded only under R.
+ *
+ * Row locks: only the extension's owner and foreign keys can lock our rows.
+ * row_update() and row_delete() look for a conflicting locker first and report
+ * WRITE_BLOCKED instead of sleeping, because callers hold R.  A FOR UPDATE
+ * that arrives in the instant between that look and the write is waited for.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "lease_lock.h"
+
+static const char *const table_names[] = {
+	[TABLE_LEASE] = "lease",
+	[TABLE_FENCE] = "fence",
+};
+static const char *const index_names[] = {
+	[TABLE_LEASE] = "lease_pkey",
+	[TABLE_FENCE] = "fence_pkey",
+};
+
+/* Relations that we have looked up by name; forgotten with any change of one. */
+typedef struct OwnRelation
+{
+	const char *name;			/* a string constant; compared by address */
+	Oid			oid;
+} OwnRelation;
+
+static OwnRelation own_relations[8];
+static int	n_own_relations = 0;
+
+static void
+forget_own_relations(Datum arg, Oid relid)
+{
+	if (!OidIsValid(relid))
+		n_own_relations = 0;
+	for (int i = 0; i < n_own_relations; i++)
+		if (own_relations[i].oid == relid)
+			n_own_relations = 0;
+}
+
+void
+rows_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_own_relations, (Datum) 0);
+}
+
+/*
+ * The OID of a relation of the extension.  name must be a string constant.
+ * Raises 55000 when the extension is not installed in this database.
+ */
+Oid
+own_relation(const char *name)
+{
+	Oid			oid;
+
+	for (int i = 0; i < n_own_relations; i++)
+		if (own_relations[i].name == name)
+			return own_relations[i].oid;
+
+	oid = get_relname_relid(name, get_namespace_oid("lease_lock", true));
+	if (!OidIsValid(oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("relation lease_lock.%s does not exist", name),
+				 errhint("Run CREATE EXTENSION lease_lock in this database.")));
+	if (n_own_relations < lengthof(own_relations))
+	{
+		own_relations[n_own_relations].name = name;
+		own_relations[n_own_relations].oid = oid;
+		n_own_relations++;
+	}
+	return oid;
+}
+
+/*
+ * Opens one of our tables and its key's index, to be locked to the end of the
+ * transaction.  False only with nowait, when somebody's lock is in the way.
+ * Called before R is taken, so that nobody sleeps on an ALTER while holding R.
+ */
+bool
+keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
+{
+	Oid			heap = own_relation(table_names[which]);
+	Oid			index = own_relation(index_names[which]);
+
+	if (nowait &&
+		(!ConditionalLockRelationOid(heap, mode) ||
+		 !ConditionalLockRelationOid(index, mode)))
+		return false;
+
+	table->which = which;
+	table->heap = table_open(heap, nowait ? NoLock : mode);
+	table->index = index_open(index, nowait ? NoLock : mode);
+	return true;
+}
+
+void
+keyed_close(KeyedTable *table)
+{
+	index_close(table->index, NoLock);
+	table_close(table->heap, NoLock);
+}
+
+/* Decodes the columns that decide; strings and tuple are shared with tuple. */
+void
+lease_row_decode(HeapTuple tuple, TupleDesc desc, LeaseRow *row)
+{
+	Datum		values[LEASE_NATTS];
+	bool		nulls[LEASE_NATTS];
+	text	   *owner;
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	row->tuple = tuple;
+	owner = DatumGetTextPP(values[LEASE_OWNER - 1]);
+	row->owner = VARDATA_ANY(owner);
+	row->owner_len = VARSIZE_ANY_EXHDR(owner);
+	row->version = DatumGetInt64(values[LEASE_VERSION - 1]);
+	row->expire_at = DatumGetTimestampTz(values[LEASE_EXPIRE_AT - 1]);
+	row->acquired_at = DatumGetTimestampTz(values[LEASE_ACQUIRED_AT - 1]);
+	row->ended_at = nulls[LEASE_ENDED_AT - 1] ? 0 :
+		DatumGetTimestampTz(values[LEASE_ENDED_AT - 1]);
+	row->free_at = nulls[LEASE_FREE_AT - 1] ? 0 :
+		DatumGetTimestampTz(values[LEASE_FREE_AT - 1]);
+	row->ttl = DatumGetIntervalP(values[LEASE_TTL - 1])->time;
+	row->ended_by = NOT_ENDED;
+	if (!nulls[LEASE_ENDED_BY - 1])
+		switch (*VARDATA_ANY(DatumGetTextPP(values[LEASE_ENDED_BY - 1])))
+		{
+			case 'r':
+				row->ended_by = ENDED_RELEASED;
+				break;
+			case 'f':
+				row->ended_by = ENDED_FORCED;
+				break;
+			case 't':
+				row->ended_by = ENDED_TRANSACTION;
+				break;
+			default:
+				elog(ERROR, "unrecognized ended_by in lease_lock.lease");
+		}
+	row->role = TextDatumGetCString(values[LEASE_ROLE - 1]);
+	row->grant_xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[LEASE_GRANT_XID - 1]));
+}
+
+/*
+ * Whether the lease of a row version is in force at a moment.  own: this
+ * transaction wrote it, and a lease of scope 'transaction' lives only there.
+ */
+bool
+lease_live(const LeaseRow *row, bool own, TimestampTz now)
+{
+	if (row->ended_by != NOT_ENDED &&
+		!(row->ended_by == ENDED_TRANSACTION && own))
+		return false;
+	return row->expire_at > now;
+}
+
+/* "held", "expired" or "released". */
+const char *
+lease_state(const LeaseRow *row, bool own, TimestampTz now)
+{
+	if (lease_live(row, own, now))
+		return "held";
+	if (row->ended_by == NOT_ENDED || (row->ended_by == ENDED_TRANSACTION && own))
+		return "expired";
+	return "released";
+}
+
+typedef void (*VersionCallback) (HeapTuple tuple, TransactionId inserting,
+								 TransactionId deleting, TupleDesc desc, void *arg);
+
+/* Hands every version of a key's row that is committed or in progress to fn. */
+static void
+scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg)
+{
+	SnapshotData dirty;
+	ScanKeyData key;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+	text	   *value = cstring_to_text_with_len(name->data, name->len);
+
+	InitDirtySnapshot(dirty);
+	ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid,
+						   table->index->rd_indcollation[0], F_TEXTEQ,
+						   PointerGetDatum(value));
+	slot = table_slot_create(table->heap, NULL);
+	scan = compat_index_beginscan(table->heap, table->index, &dirty, 1);
+	index_rescan(scan, &key, 1, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		bool		should_free;
+		HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, &should_free);
+
+		fn(tuple, dirty.xmin, dirty.xmax, RelationGetDescr(table->heap), arg);
+		Assert(!should_free);
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	pfree(value);
+}
+
+static bool
+tuple_is_own(HeapTuple tuple)
+{
+	return !HeapTupleHeaderXminCommitted(tuple->t_data) &&
+		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+}
+
+typedef struct LeaseScan
+{
+	LeaseRead  *read;
+	int64		pending_tokens[2];	/* lowest and highest in flight */
+	bool		twice;
+} LeaseScan;
+
+static void
+lease_version(HeapTuple tuple, TransactionId inserting, TransactionId deleting,
+			  TupleDesc desc, void *arg)
+{
+	LeaseScan  *scan = arg;
+	LeaseRead  *read = scan->read;
+
+	if (TransactionIdIsValid(inserting))
+	{
+		bool		isnull;
+		int64		token = DatumGetInt64(heap_getattr(tuple, LEASE_VERSION, desc, &isnull));
+
+		/* Several versions of one transaction: any of them can be the grant. */
+		read->pending = inserting;
+		if (scan->pending_tokens[1] == 0 || token < scan->pending_tokens[0])
+			scan->pending_tokens[0] = token;
+		scan->pending_tokens[1] = Max(scan->pending_tokens[1], token);
+		return;
+	}
+	if (TransactionIdIsValid(deleting))
+		read->pending = deleting;
+	if (read->found)
+	{
+		scan->twice = true;
+		return;
+	}
+	read->found = true;
+	read->own = tuple_is_own(tuple);
+	lease_row_decode(heap_copytuple(tuple), desc, &read->row);
+}
+
+/*
+ * Reads the latest state of a resource.  Needs no lock, with the limits that
+ * the file's header gives.  Free with lease_read_free().
+ */
+void
+lease_read(KeyedTable *table, const LeaseName *resource, LeaseRead *read)
+{
+	LeaseScan	scan;
+
+	Assert(table->which == TABLE_LEASE);
+	memset(read, 0, sizeof(*read));
+	for (;;)
+	{
+		memset(&scan, 0, sizeof(scan));
+		scan.read = read;
+		scan_key(table, resource, lease_version, &scan);
+		if (!scan.twice)
+			break;
+		CHECK_FOR_INTERRUPTS();
+		lease_read_free(read);
+	}
+	if (scan.pending_tokens[1] != 0)
+	{
+		read->pending_token = scan.pending_tokens[1];
+		read->pending_grant = !read->found ||
+			scan.pending_tokens[0] != read->row.version ||
+			scan.pending_tokens[1] != read->row.version;
+	}
+	read->granted_here = read->own &&
+		read->row.grant_xid == U64FromFullTransactionId(GetTopFullTransactionIdIfAny());
+}
+
+void
+lease_read_free(LeaseRead *read)
+{
+	if (read->found)
+	{
+		pfree(read->row.role);
+		heap_freetuple(read->row.tuple);
+	}
+	memset(read, 0, sizeof(*read));
+}
+
+static void
+fence_version(HeapTuple tuple, TransactionId inserting, TransactionId deleting,
+			  TupleDesc desc, void *arg)
+{
+	FenceRead  *read = arg;
+	bool		isnull;
+	int64		highest = DatumGetInt64(heap_getattr(tuple, FENCE_HIGHEST, desc, &isnull));
+
+	if (TransactionIdIsValid(inserting))
+	{
+		read->pending = inserting;
+		read->pending_highest = Max(read->pending_highest, highest);
+		return;
+	}
+	if (TransactionIdIsValid(deleting))
+		read->pending = deleting;
+	if (read->found && highest <= read->highest)
+		return;
+	fence_read_free(read);
+	read->found = true;
+	read->highest = highest;
+	read->tuple = heap_copytuple(tuple);
+}
+
+/*
+ * Reads the latest state of a fence.  Of two versions met the higher is
+ * taken: a fence only ever rises.  Free with fence_read_free().
+ */
+void
+fence_read(KeyedTable *table, const LeaseName *name, FenceRead *read)
+{
+	Assert(table->which == TABLE_FENCE);
+	memset(read, 0, sizeof(*read));
+	scan_key(table, name, fence_version, read);
+}
+
+void
+fence_read_free(FenceRead *read)
+{
+	if (read->tuple)
+		heap_freetuple(read->tuple);
+	read->tuple = NULL;
+}
+
+/*
+ * Enters a new version into the indexes.  Ours has one index, on its first
+ * column; REINDEX CONCURRENTLY adds a second of the same shape for a while.
+ */
+static void
+insert_index_entries(KeyedTable *table, Datum key, ItemPointer tid, bool new_version)
+{
+	List	   *indexes = RelationGetIndexList(table->heap);
+	ListCell   *cell;
+	bool		isnull = false;
+
+	foreach(cell, indexes)
+	{
+		Oid			oid = lfirst_oid(cell);
+		Relation	index = oid == RelationGetRelid(table->index) ?
+			table->index : index_open(oid, RowExclusiveLock);
+
+		if (index->rd_index->indisready)
+		{
+			if (index->rd_index->indnatts != 1 || index->rd_index->indkey.values[0] != 1)
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						 errmsg("index \"%s\" on lease_lock.%s is not part of the extension",
+								RelationGetRelationName(index), table_names[table->which]),
+						 errhint("Drop that index.")));
+			index_insert(index, &key, &isnull, tid, table->heap,
+						 index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+						 !new_version, NULL);
+		}
+		if (index != table->index)
+			index_close(index, NoLock);
+	}
+	list_free(indexes);
+}
+
+/*
+ * Inserts a row whose key is known to have none: R in GRANT mode (F for a
+ * fence) and a read that found nothing, not even in flight.
+ */
+void
+row_insert(KeyedTable *table, Datum *values, bool *nulls)
+{
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(table->heap), values, nulls);
+
+	heap_insert(table->heap, tuple, GetCurrentCommandId(true), 0, NULL);
+	insert_index_entries(table, values[0], &tuple->t_self, true);
+	heap_freetuple(tuple);
+	CommandCounterIncrement();
+}
+
+/*
+ * The transaction whose row lock a WRITE_BLOCKED was about, by the header of
+ * the tuple that was read; InvalidTransactionId when it has gone meanwhile.
+ */
+TransactionId
+row_locker(HeapTuple tuple)
+{
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(tuple->t_data);
+	TransactionId locker = InvalidTransactionId;
+	MultiXactMember *members;
+	int			n;
+
+	if (tuple->t_data->t_infomask & HEAP_XMAX_INVALID)
+		return InvalidTransactionId;
+	if (!(tuple->t_data->t_infomask & HEAP_XMAX_IS_MULTI))
+		return TransactionIdIsInProgress(xmax) ? xmax : InvalidTransactionId;
+	n = GetMultiXactIdMembers(xmax, &members, false,
+							  HEAP_XMAX_IS_LOCKED_ONLY(tuple->t_data->t_infomask));
+	for (int i = 0; i < n; i++)
+		if (members[i].status != MultiXactStatusForKeyShare &&
+			!TransactionIdIsCurrentTransactionId(members[i].xid) &&
+			TransactionIdIsInProgress(members[i].xid))
+			locker = members[i].xid;
+	if (n > 0)
+		pfree(members);
+	return locker;
+}
+
+/* Makes sure that a write of old cannot sleep on somebody's row lock. */
+static bool
+row_lockable(KeyedTable *table, HeapTuple old, LockTupleMode mode)
+{
+	TM_FailureData tmfd;
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_Result	result;
+
+	if (old->t_data->t_infomask & HEAP_XMAX_INVALID)
+		return true;
+	tuple.t_self = old->t_self;
+	result = heap_lock_tuple(table->heap, &tuple, GetCurrentCommandId(true), mode,
+							 LockWaitSkip, false, &buffer, &tmfd);
+	ReleaseBuffer(buffer);
+	if (result == TM_WouldBlock)
+		return false;
+	if (result != TM_Ok)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("a row of lease_lock.%s was changed by hand at the same time",
+						table_names[table->which]),
+				 errhint("Retry the transaction.")));
+	return true;
+}
+
+static void
+check_written(KeyedTable *table, TM_Result result)
+{
+	/* Our locks exclude this; only hand-made changes can bring it. */
+	if (result != TM_Ok)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("a row of lease_lock.%s was changed by hand at the same time",
+						table_names[table->which]),
+				 errhint("Retry the transaction.")));
+}
+
+/*
+ * Replaces columns of the version that was read.  Needs R (F for a fence) in
+ * RENEW or GRANT mode since before that read, and no change in flight.
+ */
+WriteResult
+row_update(KeyedTable *table, HeapTuple old, Datum *values, bool *nulls, bool *replace)
+{
+	HeapTuple	tuple;
+	TM_FailureData tmfd;
+	bool		hot;
+	bool		isnull;
+	TupleDesc	desc = RelationGetDescr(table->heap);
+
+	if (!row_lockable(table, old, LockTupleNoKeyExclusive))
+		return WRITE_BLOCKED;
+	tuple = heap_modify_tuple(old, desc, values, nulls, replace);
+	check_written(table, compat_heap_update(table->heap, &old->t_self, tuple,
+											GetCurrentCommandId(true), &tmfd, &hot));
+	if (!hot)
+		insert_index_entries(table, heap_getattr(tuple, 1, desc, &isnull),
+							 &tuple->t_self, false);
+	heap_freetuple(tuple);
+	CommandCounterIncrement();
+	return WRITE_DONE;
+}
+
+/* Deletes the version that was read; the same needs as row_update(). */
+WriteResult
+row_delete(KeyedTable *table, HeapTuple old)
+{
+	TM_FailureData tmfd;
+
+	if (!row_lockable(table, old, LockTupleExclusive))
+		return WRITE_BLOCKED;
+	check_written(table, heap_delete(table->heap, &old->t_self, GetCurrentCommandId(true),
+									 InvalidSnapshot, true, &tmfd, false));
+	CommandCounterIncrement();
+	return WRITE_DONE;
+}
+
+/* Records an administrator's act; reason and detail may be NULL. */
+void
+audit_write(const char *action, const char *object, const char *reason, const char *detail)
+{
+	Relation	audit = table_open(own_relation("audit"), RowExclusiveLock);
+	Datum		values[AUDIT_NATTS] = {0};
+	bool		nulls[AUDIT_NATTS] = {0};
+	HeapTuple	tuple;
+
+	values[AUDIT_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[AUDIT_ROLE - 1] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
+	values[AUDIT_SESSION_ROLE - 1] = CStringGetTextDatum(GetUserNameFromId(GetSessionUserId(), false));
+	values[AUDIT_ACTION - 1] = CStringGetTextDatum(action);
+	values[AUDIT_OBJECT - 1] = CStringGetTextDatum(object);
+	if (reason)
+		values[AUDIT_REASON - 1] = CStringGetTextDatum(reason);
+	else
+		nulls[AUDIT_REASON - 1] = true;
+	if (detail)
+		values[AUDIT_DETAIL - 1] = CStringGetTextDatum(detail);
+	else
+		nulls[AUDIT_DETAIL - 1] = true;
+	tuple = heap_form_tuple(RelationGetDescr(audit), values, nulls);
+	CatalogTupleInsert(audit, tuple);
+	heap_freetuple(tuple);
+	table_close(audit, NoLock);
+	CommandCounterIncrement();
+}

@@ -1,0 +1,302 @@
+/*
+ * token.c
+ *		Mints fencing tokens from one sequence that never goes backwards.
+ *
+ * lease_lock.token_seq counts the tokens.  lease_lock.place_seq remembers, as
+ * untouched by rollbacks as the first, where the last token was minted: a
+ * fingerprint of system identifier, timeline, database and sequence.  Wherever
+ * that place changed (promotion, restore, clone, pg_upgrade) nothing here says
+ * how many tokens the old place went on to grant, so the first grant at the
+ * new place jumps the sequence to the larger of the highest token that this
+ * database knows, plus one, and the seconds since 2026-01-01 times 2^24.  The
+ * clock makes two places that know nothing of each other differ; the maximum
+ * makes a wrong clock harmless to what is known.
+ *
+ * A jump is a raise followed by setting the place, under LOCK_PLACE so that one
+ * backend scans and the others wait.  Raising is atomic under the sequence
+ * page's lock and never lowers, so it needs no lock against those who mint.
+ * Nobody mints while the place differs, and everybody compares it each time.
+ *
+ * token_mint() must be called under R in RENEW or GRANT mode, after a read
+ * that found no change in flight: an earlier token could commit after a larger
+ * one.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "commands/dbcommands.h"
+#include "commands/sequence.h"
+#include "common/hashfn.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "lease_lock.h"
+
+PG_FUNCTION_INFO_V1(ll_settle_place);
+
+#define TOKENS_PER_SECOND_BITS	24
+
+static const char *const token_seq = "token_seq";
+static const char *const place_seq = "place_seq";
+
+/* The sequence tuple on its one page, which is locked in the given mode. */
+static Form_pg_sequence_data
+lock_sequence_page(Relation seq, int mode, Buffer *buffer, HeapTupleData *tuple)
+{
+	Page		page;
+	ItemId		item;
+
+	*buffer = ReadBuffer(seq, 0);
+	LockBuffer(*buffer, mode);
+	page = BufferGetPage(*buffer);
+	item = PageGetItemId(page, FirstOffsetNumber);
+	if (!ItemIdIsNormal(item))
+		elog(ERROR, "sequence \"%s\" has no tuple", RelationGetRelationName(seq));
+	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+	tuple->t_len = ItemIdGetLength(item);
+	return (Form_pg_sequence_data) GETSTRUCT(tuple);
+}
+
+/* The last value given out; 0 for a sequence that gave none. */
+static int64
+sequence_last(Relation seq)
+{
+	Buffer		buffer;
+	HeapTupleData tuple;
+	Form_pg_sequence_data data = lock_sequence_page(seq, BUFFER_LOCK_SHARE, &buffer, &tuple);
+	int64		last = data->is_called ? data->last_value : 0;
+
+	UnlockReleaseBuffer(buffer);
+	return last;
+}
+
+/*
+ * Sets the sequence's last value, WAL-logged as setval does it; unless force
+ * is given, only if that raises it.  Not setval itself: that tests and sets in
+ * two steps, between which a paused backend could lower what others minted.
+ */
+static void
+sequence_set(Relation seq, int64 value, bool force)
+{
+	Buffer		buffer;
+	HeapTupleData tuple;
+	Form_pg_sequence_data data;
+
+	PreventCommandIfReadOnly("acquire()");
+	/* So that the commit flushes what is logged here. */
+	GetTopTransactionId();
+	data = lock_sequence_page(seq, BUFFER_LOCK_EXCLUSIVE, &buffer, &tuple);
+	if (force || !data->is_called || data->last_value < value)
+	{
+		START_CRIT_SECTION();
+		data->last_value = value;
+		data->is_called = true;
+		data->log_cnt = 0;
+		MarkBufferDirty(buffer);
+		if (RelationNeedsWAL(seq))
+		{
+			xl_seq_rec	rec;
+			XLogRecPtr	lsn;
+
+			memset(&rec, 0, sizeof(rec));
+			compat_fill_seq_rec(&rec, seq);
+			XLogBeginInsert();
+			XLogRegisterBuffer(0, buffer, REGBUF_WILL_INIT);
+			XLogRegisterData((char *) &rec, sizeof(rec));
+			XLogRegisterData((char *) tuple.t_data, tuple.t_len);
+			lsn = XLogInsert(RM_SEQ_ID, XLOG_SEQ_LOG);
+			PageSetLSN(BufferGetPage(buffer), lsn);
+		}
+		END_CRIT_SECTION();
+	}
+	UnlockReleaseBuffer(buffer);
+}
+
+/* Fingerprint of where we are now; positive, and the same until we move. */
+static int64
+current_place(Oid seq)
+{
+	struct
+	{
+		uint64		system;
+		uint32		timeline;
+		Oid			database;
+		Oid			sequence;
+		uint32		unused;
+	}			place;
+
+	memset(&place, 0, sizeof(place));
+	place.system = GetSystemIdentifier();
+	place.timeline = GetWALInsertionTimeLine();
+	place.database = MyDatabaseId;
+	place.sequence = seq;
+	return (int64) (hash_bytes_extended((unsigned char *) &place, sizeof(place), 0)
+					& PG_INT64_MAX) | 1;
+}
+
+static bool
+place_is_current(Relation place, Oid seq)
+{
+	return sequence_last(place) == current_place(seq);
+}
+
+/* The largest value of a bigint column in a table, dead versions included. */
+static int64
+highest_in(Relation rel, AttrNumber column)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TableScanDesc scan = table_beginscan(rel, SnapshotAny, 0, NULL);
+	int64		highest = 0;
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		bool		isnull;
+		int64		value = DatumGetInt64(slot_getattr(slot, column, &isnull));
+
+		if (!isnull)
+			highest = Max(highest, value);
+		CHECK_FOR_INTERRUPTS();
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return highest;
+}
+
+/*
+ * The jump.  CREATE EXTENSION settles at a place that never was and with no
+ * token known: the only case that does not jump.  Returns as its caller does.
+ */
+static bool
+settle(KeyedTable *lease, Relation seq, Relation place, bool nowait)
+{
+	KeyedTable	fence;
+	int64		highest = sequence_last(seq);
+
+	if (!keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, nowait))
+		return false;
+	highest = Max(highest, highest_in(lease->heap, LEASE_VERSION));
+	highest = Max(highest, highest_in(fence.heap, FENCE_HIGHEST));
+	keyed_close(&fence);
+
+	if (highest > 0 || sequence_last(place) != 0)
+	{
+		pg_time_t	seconds = timestamptz_to_time_t(GetCurrentTimestamp());
+		pg_time_t	epoch = INT64CONST(1767225600);	/* 2026-01-01 UTC */
+		int64		target = highest < PG_INT64_MAX ? highest + 1 : highest;
+
+		if (seconds > epoch)
+			target = Max(target, (int64) (seconds - epoch) << TOKENS_PER_SECOND_BITS);
+		sequence_set(seq, target, false);
+		ereport(LOG,
+				(errmsg("fencing tokens of database \"%s\" jump to " INT64_FORMAT,
+						get_database_name(MyDatabaseId), target),
+				 errdetail("The last token was minted at another place; the highest known here is " INT64_FORMAT ".",
+						   highest)));
+	}
+	sequence_set(place, current_place(RelationGetRelid(seq)), true);
+	return true;
+}
+
+static bool
+open_sequences(bool nowait, Relation *seq, Relation *place)
+{
+	Oid			seq_oid = own_relation(token_seq);
+	Oid			place_oid = own_relation(place_seq);
+	LOCKMODE	mode = RowExclusiveLock;
+
+	if (nowait &&
+		(!ConditionalLockRelationOid(seq_oid, mode) ||
+		 !ConditionalLockRelationOid(place_oid, mode)))
+		return false;
+	*seq = relation_open(seq_oid, nowait ? NoLock : mode);
+	*place = relation_open(place_oid, nowait ? NoLock : mode);
+	return true;
+}
+
+static void
+close_sequences(Relation seq, Relation place)
+{
+	relation_close(place, NoLock);
+	relation_close(seq, NoLock);
+}
+
+/*
+ * Makes sure that tokens are minted at the place where we are, by a jump if it
+ * must be.  Called without R, since a jump scans.  False only with nowait, when
+ * another backend is at it, or a relation is locked.
+ */
+bool
+token_settle_place(KeyedTable *lease, bool nowait)
+{
+	Relation	seq;
+	Relation	place;
+	bool		settled = true;
+
+	if (!open_sequences(nowait, &seq, &place))
+		return false;
+	if (!place_is_current(place, RelationGetRelid(seq)))
+	{
+		settled = lock_name(LOCK_PLACE, NULL, GRANT_MODE, nowait);
+		if (settled)
+		{
+			if (!place_is_current(place, RelationGetRelid(seq)))
+				settled = settle(lease, seq, place, nowait);
+			unlock_name(LOCK_PLACE, NULL, GRANT_MODE);
+		}
+	}
+	close_sequences(seq, place);
+	return settled;
+}
+
+/*
+ * The next token, larger than floor: what the resource's row and fence have
+ * seen.  Returns 0 when the place changed since token_settle_place(): drop R
+ * and start over.  Raises 2200H when the tokens are used up.
+ */
+int64
+token_mint(int64 floor)
+{
+	Relation	seq;
+	Relation	place;
+	int64		token = 0;
+
+	/* The locks are ours since token_settle_place(): this does not wait. */
+	(void) open_sequences(false, &seq, &place);
+	if (place_is_current(place, RelationGetRelid(seq)))
+	{
+		token = nextval_internal(RelationGetRelid(seq), false);
+		if (token <= floor)
+		{
+			sequence_set(seq, floor, false);
+			token = nextval_internal(RelationGetRelid(seq), false);
+		}
+	}
+	close_sequences(seq, place);
+	Assert(token == 0 || token > floor);
+	return token;
+}
+
+/* For the install script: remembers where this database began to count. */
+Datum
+ll_settle_place(PG_FUNCTION_ARGS)
+{
+	KeyedTable	lease;
+
+	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
+	(void) token_settle_place(&lease, false);
+	keyed_close(&lease);
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,2 @@
+create extension lease_lock;
+select lease_lock.acquire('smoke','A');
