@@ -101,17 +101,17 @@ write_forced_end(KeyedTable *lease, const LeaseRow *row, int64 token)
  * the token that it ended, 0 when there is none; *owner names its holder.
  */
 static int64
-burn_token(KeyedTable *lease, const LeaseName *resource, Waiting *w, bool terminate_them,
+burn_token(KeyedTable *lease, KeyedTable *fence, TokenSource *tokens,
+		   const LeaseName *resource, Waiting *w, bool terminate_them,
 		   StringInfo ended, int64 *burnt, char **owner)
 {
 	for (;;)
 	{
-		KeyedTable	fence;
 		LeaseRead	read;
-		FenceRead	seen;
 		TransactionId blocker;
 		int64		token = 0;
 		bool		done = false;
+		bool		moved = false;
 
 		if (waiting_over(w))
 			ereport(ERROR,
@@ -122,8 +122,6 @@ burn_token(KeyedTable *lease, const LeaseName *resource, Waiting *w, bool termin
 					 terminate_them ?
 					 errhint("End it yourself; a prepared transaction ends by COMMIT PREPARED or ROLLBACK PREPARED.") :
 					 errhint("Call force_release with terminate => true to end it.")));
-		(void) token_settle_place(lease, false);
-		(void) keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, false);
 		(void) lock_name(LOCK_LEASE, resource, RENEW_MODE, false);
 		lease_read(lease, resource, &read);
 		blocker = read.pending;
@@ -135,10 +133,9 @@ burn_token(KeyedTable *lease, const LeaseName *resource, Waiting *w, bool termin
 			done = true;
 		else
 		{
-			fence_read(&fence, resource, &seen);
-			*burnt = token_mint(Max(read.row.version, Max(seen.highest, seen.pending_highest)));
-			fence_read_free(&seen);
-			if (*burnt != 0)
+			*burnt = token_mint(tokens, Max(read.row.version, fence_floor(fence, resource)));
+			moved = *burnt == 0;
+			if (!moved)
 			{
 				if (write_forced_end(lease, &read.row, *burnt) == WRITE_BLOCKED)
 					blocker = row_locker(read.row.tuple);
@@ -152,9 +149,10 @@ burn_token(KeyedTable *lease, const LeaseName *resource, Waiting *w, bool termin
 		}
 		lease_read_free(&read);
 		unlock_name(LOCK_LEASE, resource, RENEW_MODE);
-		keyed_close(&fence);
 		if (done)
 			return token;
+		if (moved)
+			(void) token_settle_place(tokens, lease, false);
 		if (TransactionIdIsValid(blocker))
 		{
 			if (terminate_them)
@@ -172,6 +170,8 @@ ll_force_release(PG_FUNCTION_ARGS)
 	char	   *reason;
 	bool		terminate_them;
 	KeyedTable	lease;
+	KeyedTable	fence;
+	TokenSource tokens;
 	Waiting		w;
 	StringInfoData ended;
 	int64		token;
@@ -196,9 +196,13 @@ ll_force_release(PG_FUNCTION_ARGS)
 	waiting_begin(&w, wait_arg(NULL));
 	initStringInfo(&ended);
 	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
-	token = burn_token(&lease, &resource, &w, terminate_them, &ended, &burnt, &owner);
+	(void) keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, false);
+	(void) token_open(&tokens, false);
+	token = burn_token(&lease, &fence, &tokens, &resource, &w, terminate_them, &ended, &burnt, &owner);
 	if (token != 0 || terminate_them)
 		drain_or_terminate(&w, &resource, terminate_them, &ended);
+	token_close(&tokens);
+	keyed_close(&fence);
 	keyed_close(&lease);
 
 	if (token != 0)

@@ -33,7 +33,7 @@
 #include "compat.h"
 #include "lease_lock.h"
 
-#define TRY_NAPS 8				/* of try_acquire, a few milliseconds in all */
+#define TRY_TIMES 8				/* of try_acquire, a few milliseconds in all */
 
 /* What a read of the row says to somebody who wants the lease. */
 typedef enum Verdict
@@ -138,14 +138,13 @@ client_address(Datum *address)
  * in RENEW mode over a live lease, since before the read; the read must show
  * nothing in flight.
  */
-WriteResult
+static WriteResult
 write_grant(KeyedTable *lease, const GrantRequest *req, const LeaseRead *read,
-			int64 token)
+			int64 token, TimestampTz now)
 {
 	Datum		values[LEASE_NATTS] = {0};
 	bool		nulls[LEASE_NATTS] = {0};
 	bool		replace[LEASE_NATTS];
-	TimestampTz now = GetCurrentTimestamp();
 
 	values[LEASE_RESOURCE - 1] = PointerGetDatum(cstring_to_text_with_len(req->resource.data, req->resource.len));
 	values[LEASE_OWNER - 1] = PointerGetDatum(cstring_to_text_with_len(req->owner.data, req->owner.len));
@@ -270,9 +269,9 @@ not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
 /*
  * Waits until no other transaction holds R in GUARD mode.  Needs this
  * transaction's uncommitted grant in the row, so that guards that come later
- * wait for us.  Returns early when the caller's time is up.
+ * wait for us.  Returns false when the caller's time is up before.
  */
-void
+static bool
 drain_guards(Waiting *w, const LeaseName *resource)
 {
 	VirtualTransactionId *holders;
@@ -280,56 +279,119 @@ drain_guards(Waiting *w, const LeaseName *resource)
 	while (guard_holders(resource, &holders) > 0)
 	{
 		if (waiting_over(w))
-			return;
+			return false;
 		wait_for_vxid(w, holders[0]);
 		pfree(holders);
 	}
+	return true;
 }
 
 /*
- * One attempt to write the grant under R in the given mode, which is dropped
- * before returning.  Returns the token, or 0 when the caller must start over;
- * *locker is then a transaction to wait for, if any.
+ * One line for the server log, at most one a second and backend: an owner that
+ * comes again and again must not flood it.
  */
-static int64
-grant_under_lock(KeyedTable *lease, KeyedTable *fence, const GrantRequest *req,
-				 LOCKMODE mode, Verdict expected, TransactionId *locker)
+static void
+log_reacquired(const GrantRequest *req, int64 token, int64 old_token, TimestampTz now)
 {
-	LeaseRead	read;
-	FenceRead	seen;
-	Verdict		verdict;
-	int64		token = 0;
+	static TimestampTz last = 0;
+	static int64 unlogged = 0;
 
-	lease_read(lease, &req->resource, &read);
-	verdict = judge(&read, req, GetCurrentTimestamp());
-	/* In GRANT mode a live lease of this owner may be taken as well. */
-	if (verdict == expected ||
-		(mode == GRANT_MODE && (verdict == VERDICT_MINE || verdict == VERDICT_FREE)))
+	if (now < last + USECS_PER_SEC && now >= last)
 	{
-		if (verdict == VERDICT_MINE_HERE)
-			token = read.row.version;
-		else
-		{
-			fence_read(fence, &req->resource, &seen);
-			token = token_mint(Max(read.found ? read.row.version : 0,
-								   Max(seen.highest, seen.pending_highest)));
-			fence_read_free(&seen);
-		}
-		if (token != 0 && write_grant(lease, req, &read, token) == WRITE_BLOCKED)
-		{
-			*locker = row_locker(read.row.tuple);
-			token = 0;
-		}
-		if (token != 0 && verdict == VERDICT_MINE)
-			ereport(LOG,
-					(errmsg("lease on resource \"%s\" re-acquired by its owner \"%s\"",
-							name_cstring(&req->resource), name_cstring(&req->owner)),
-					 errdetail("Token " INT64_FORMAT " replaces token " INT64_FORMAT ".",
-							   token, read.row.version)));
+		unlogged++;
+		return;
 	}
-	lease_read_free(&read);
+	ereport(LOG,
+			(errmsg("lease on resource \"%s\" re-acquired by its owner \"%s\"",
+					name_cstring(&req->resource), name_cstring(&req->owner)),
+			 errdetail("Token " INT64_FORMAT " replaces token " INT64_FORMAT ". " INT64_FORMAT " others were re-acquired by this backend since its last such message.",
+					   token, old_token, unlogged)));
+	last = now;
+	unlogged = 0;
+}
+
+/* What a grant works with, opened before any lock of ours. */
+typedef struct GrantTables
+{
+	KeyedTable	lease;
+	KeyedTable	fence;
+	TokenSource tokens;
+} GrantTables;
+
+/* False only with nowait, when somebody's lock on a relation is in the way. */
+static bool
+open_tables(GrantTables *t, bool nowait)
+{
+	if (!keyed_open(&t->lease, TABLE_LEASE, RowExclusiveLock, nowait))
+		return false;
+	if (keyed_open(&t->fence, TABLE_FENCE, RowExclusiveLock, nowait))
+	{
+		if (token_open(&t->tokens, nowait))
+			return true;
+		keyed_close(&t->fence);
+	}
+	keyed_close(&t->lease);
+	return false;
+}
+
+static void
+close_tables(GrantTables *t)
+{
+	token_close(&t->tokens);
+	keyed_close(&t->fence);
+	keyed_close(&t->lease);
+}
+
+/* What came of an attempt to write a grant. */
+typedef struct Attempt
+{
+	int64		token;			/* 0: start over */
+	bool		drain;			/* guarded writes may be in flight still */
+	bool		moved;			/* settle the place of the tokens first */
+	TransactionId locker;		/* its row lock was in the way */
+} Attempt;
+
+/*
+ * One attempt to write the grant under R in the given mode, which is dropped
+ * before returning.  A free lease needs GRANT mode, one that this transaction
+ * granted needs RENEW mode, and this owner's live one will do with either.
+ * *read is what the look without R saw, and becomes what is true under R.
+ */
+static Attempt
+grant_under_lock(GrantTables *t, const GrantRequest *req, LOCKMODE mode, LeaseRead *read)
+{
+	Attempt		attempt = {0};
+	TimestampTz now = GetCurrentTimestamp();
+	Verdict		verdict;
+
+	lease_read_again(&t->lease, &req->resource, read);
+	verdict = judge(read, req, now);
+	if (verdict == VERDICT_MINE_HERE)
+		attempt.token = read->row.version;
+	else if (verdict == VERDICT_MINE || (verdict == VERDICT_FREE && mode == GRANT_MODE))
+	{
+		int64		floor = fence_floor(&t->fence, &req->resource);
+
+		if (read->found)
+			floor = Max(floor, read->row.version);
+		attempt.token = token_mint(&t->tokens, floor);
+		attempt.moved = attempt.token == 0;
+	}
+	if (attempt.token != 0)
+	{
+		if (write_grant(&t->lease, req, read, attempt.token, now) == WRITE_BLOCKED)
+		{
+			attempt.locker = row_locker(read->row.tuple);
+			attempt.token = 0;
+		}
+		else if (verdict == VERDICT_MINE)
+		{
+			log_reacquired(req, attempt.token, read->row.version, now);
+			attempt.drain = mode == RENEW_MODE;
+		}
+	}
 	unlock_name(LOCK_LEASE, &req->resource, mode);
-	return token;
+	return attempt;
 }
 
 /* The steps that follow a written grant, whichever way it was written. */
@@ -343,14 +405,61 @@ granted(const GrantRequest *req, int64 token)
 }
 
 /*
+ * Takes R in the mode that a verdict calls for, GRANT mode without waiting.
+ * Over a live lease RENEW mode is the second choice: it needs no gap between
+ * guarded writes, and has them waited for afterwards.  Returns the mode, or
+ * NoLock.
+ */
+static LOCKMODE
+lock_for(Waiting *w, const GrantRequest *req, Verdict verdict)
+{
+	if (verdict != VERDICT_MINE_HERE &&
+		lock_name(LOCK_LEASE, &req->resource, GRANT_MODE, true))
+		return GRANT_MODE;
+	if (verdict != VERDICT_FREE &&
+		lock_name_bounded(w, LOCK_LEASE, &req->resource, RENEW_MODE))
+		return RENEW_MODE;
+	return NoLock;
+}
+
+/* Sleeps on what a verdict says is in the way. */
+static void
+wait_for_verdict(Waiting *w, const GrantRequest *req, const LeaseRead *read,
+				 Verdict verdict)
+{
+	VirtualTransactionId *holders;
+
+	switch (verdict)
+	{
+		case VERDICT_HELD:
+			wait_until(w, read->row.expire_at);
+			break;
+		case VERDICT_COOLDOWN:
+			wait_until(w, read->row.free_at);
+			break;
+		case VERDICT_IN_FLIGHT:
+			wait_for_xact(w, read->pending);
+			break;
+		default:
+			if (guard_holders(&req->resource, &holders) > 0)
+			{
+				wait_for_vxid(w, holders[0]);
+				pfree(holders);
+			}
+			else
+				wait_nap(w);
+			break;
+	}
+}
+
+/*
  * Grants the lease, waiting at most wait_usecs.  Returns the token.  Raises
  * 55P03 when the time is up, and whatever ends a wait.
  */
 int64
 lease_grant(const GrantRequest *req, int64 wait_usecs)
 {
-	KeyedTable	lease;
-	KeyedTable	fence;
+	GrantTables t;
 	Waiting		w;
 	bool		counted = false;
 	int64		token = 0;
@@ -358,90 +467,47 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 	PreventCommandIfReadOnly("acquire()");
 	PreventCommandIfParallelMode("acquire()");
 	waiting_begin(&w, wait_usecs);
-	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
-	(void) keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, false);
+	(void) open_tables(&t, false);
 
 	while (token == 0)
 	{
+		Attempt		attempt = {0};
 		LeaseRead	read;
 		Verdict		verdict;
-		VirtualTransactionId *holders;
-		TransactionId locker = InvalidTransactionId;
-		bool		drain = false;
-		bool		nap = false;
+		LOCKMODE	mode = NoLock;
 
 		CHECK_FOR_INTERRUPTS();
-		lease_read(&lease, &req->resource, &read);
+		lease_read(&t.lease, &req->resource, &read);
 		verdict = judge(&read, req, GetCurrentTimestamp());
 		if (verdict == VERDICT_REFUSED)
 			not_available(req, &read, verdict, wait_usecs);
 
 		if (verdict == VERDICT_FREE || verdict == VERDICT_MINE ||
 			verdict == VERDICT_MINE_HERE)
+			mode = lock_for(&w, req, verdict);
+		if (mode != NoLock)
+			attempt = grant_under_lock(&t, req, mode, &read);
+		token = attempt.token;
+		if (attempt.drain && !drain_guards(&w, &req->resource))
+			not_available(req, &read, VERDICT_FREE, wait_usecs);
+		if (token == 0)
 		{
-			LOCKMODE	mode = verdict == VERDICT_FREE ? GRANT_MODE : RENEW_MODE;
-
-			(void) token_settle_place(&lease, false);
-			if (mode == GRANT_MODE ?
-				lock_name(LOCK_LEASE, &req->resource, mode, true) :
-				lock_name_bounded(&w, LOCK_LEASE, &req->resource, mode))
-			{
-				token = grant_under_lock(&lease, &fence, req, mode, verdict, &locker);
-				drain = verdict == VERDICT_MINE;
-				nap = true;
-			}
+			if (waiting_over(&w))
+				not_available(req, &read, verdict, wait_usecs);
+			if (!counted)
+				counted = lock_name(LOCK_WAITING, &req->resource, AccessShareLock, false);
+			if (attempt.moved)
+				(void) token_settle_place(&t.tokens, &t.lease, false);
+			else if (TransactionIdIsValid(attempt.locker))
+				wait_for_xact(&w, attempt.locker);
+			else if (mode == NoLock)
+				wait_for_verdict(&w, req, &read, verdict);
 		}
-		if (token != 0)
-		{
-			if (drain)
-			{
-				VirtualTransactionId *left;
-
-				drain_guards(&w, &req->resource);
-				if (guard_holders(&req->resource, &left) > 0)
-					not_available(req, &read, VERDICT_FREE, wait_usecs);
-			}
-			lease_read_free(&read);
-			break;
-		}
-
-		if (waiting_over(&w))
-			not_available(req, &read, verdict, wait_usecs);
-		if (!counted)
-			counted = lock_name(LOCK_WAITING, &req->resource, AccessShareLock, false);
-
-		if (TransactionIdIsValid(locker))
-			wait_for_xact(&w, locker);
-		else if (nap)
-			wait_nap(&w);
-		else
-			switch (verdict)
-			{
-				case VERDICT_HELD:
-					wait_until(&w, read.row.expire_at);
-					break;
-				case VERDICT_COOLDOWN:
-					wait_until(&w, read.row.free_at);
-					break;
-				case VERDICT_IN_FLIGHT:
-					wait_for_xact(&w, read.pending);
-					break;
-				default:
-					if (guard_holders(&req->resource, &holders) > 0)
-					{
-						wait_for_vxid(&w, holders[0]);
-						pfree(holders);
-					}
-					else
-						wait_nap(&w);
-					break;
-			}
 		lease_read_free(&read);
 	}
 	if (counted)
 		unlock_name(LOCK_WAITING, &req->resource, AccessShareLock);
-	keyed_close(&fence);
-	keyed_close(&lease);
+	close_tables(&t);
 
 	if (w.waited && IsolationUsesXactSnapshot())
 		ereport(WARNING,
@@ -458,49 +524,46 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 int64
 lease_try_grant(const GrantRequest *req)
 {
-	KeyedTable	lease;
-	KeyedTable	fence;
+	GrantTables t;
 	Waiting		w;
-	int64		token = 0;
+	Attempt		attempt = {0};
 	bool		again = true;
 
 	PreventCommandIfReadOnly("try_acquire()");
 	PreventCommandIfParallelMode("try_acquire()");
 	waiting_begin(&w, 0);
-	if (!keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, true))
+	if (!open_tables(&t, true))
 		return 0;
-	if (!keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, true))
-	{
-		keyed_close(&lease);
-		return 0;
-	}
-	for (int naps = 0; token == 0 && again && naps < TRY_NAPS; naps++)
+	for (int tries = 0; attempt.token == 0 && again && tries < TRY_TIMES; tries++)
 	{
 		LeaseRead	read;
 		Verdict		verdict;
 		LOCKMODE	mode;
-		TransactionId locker = InvalidTransactionId;
 		VirtualTransactionId *holders;
 
-		if (naps > 0)
+		if (tries > 0 && !attempt.moved)
 			wait_nap(&w);
-		lease_read(&lease, &req->resource, &read);
+		lease_read(&t.lease, &req->resource, &read);
 		verdict = judge(&read, req, GetCurrentTimestamp());
-		lease_read_free(&read);
 		if (verdict != VERDICT_FREE && verdict != VERDICT_MINE &&
 			verdict != VERDICT_MINE_HERE)
+		{
+			lease_read_free(&read);
 			break;
-		if (!token_settle_place(&lease, true))
-			break;
+		}
 		mode = verdict == VERDICT_MINE_HERE ? RENEW_MODE : GRANT_MODE;
 		if (lock_name(LOCK_LEASE, &req->resource, mode, true))
-			token = grant_under_lock(&lease, &fence, req, mode, verdict, &locker);
-		else if (guard_holders(&req->resource, &holders) > 0 && mode == GRANT_MODE)
+		{
+			attempt = grant_under_lock(&t, req, mode, &read);
+			if (attempt.moved)
+				again = token_settle_place(&t.tokens, &t.lease, true);
+			if (TransactionIdIsValid(attempt.locker))
+				again = false;
+		}
+		else if (mode == GRANT_MODE && guard_holders(&req->resource, &holders) > 0)
 			again = false;
-		if (TransactionIdIsValid(locker))
-			again = false;
+		lease_read_free(&read);
 	}
-	keyed_close(&fence);
-	keyed_close(&lease);
-	return token == 0 ? 0 : granted(req, token);
+	close_tables(&t);
+	return attempt.token == 0 ? 0 : granted(req, attempt.token);
 }

@@ -21,6 +21,7 @@
 #include "datatype/timestamp.h"
 #include "storage/lock.h"
 #include "utils/relcache.h"
+#include "utils/snapshot.h"
 
 /* The extension's own SQLSTATEs; DESIGN and doc/reference.md list them. */
 #define ERRCODE_STALE_TOKEN			MAKE_SQLSTATE('L', 'L', '0', '0', '1')
@@ -131,12 +132,15 @@ typedef enum OwnTable
 	TABLE_FENCE
 } OwnTable;
 
-/* One of our two keyed tables, open with its key's index. */
+/* One of our two keyed tables, open with its key's index and a scan of it. */
 typedef struct KeyedTable
 {
 	OwnTable	which;
 	Relation	heap;
 	Relation	index;
+	struct IndexScanDescData *scan; /* made by the first read */
+	struct TupleTableSlot *slot;
+	SnapshotData dirty;
 } KeyedTable;
 
 /* Why a lease ended before its time; NOT_ENDED is a NULL ended_by. */
@@ -200,10 +204,12 @@ extern Oid	own_relation(const char *name);
 extern bool keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait);
 extern void keyed_close(KeyedTable *table);
 extern void lease_read(KeyedTable *table, const LeaseName *resource, LeaseRead *read);
+extern void lease_read_again(KeyedTable *table, const LeaseName *resource, LeaseRead *read);
 extern void lease_read_free(LeaseRead *read);
 extern void lease_row_decode(HeapTuple tuple, TupleDesc desc, LeaseRow *row);
 extern void fence_read(KeyedTable *table, const LeaseName *name, FenceRead *read);
 extern void fence_read_free(FenceRead *read);
+extern int64 fence_floor(KeyedTable *table, const LeaseName *name);
 extern void row_insert(KeyedTable *table, Datum *values, bool *nulls);
 extern WriteResult row_update(KeyedTable *table, HeapTuple old, Datum *values,
 							  bool *nulls, bool *replace);
@@ -215,8 +221,17 @@ extern bool lease_live(const LeaseRow *row, bool own, TimestampTz now);
 extern const char *lease_state(const LeaseRow *row, bool own, TimestampTz now);
 
 /* --------------------------------------------------------------- token.c */
-extern bool token_settle_place(KeyedTable *lease, bool nowait);
-extern int64 token_mint(int64 floor);
+/* The two sequences, open. */
+typedef struct TokenSource
+{
+	Relation	seq;
+	Relation	place;
+} TokenSource;
+
+extern bool token_open(TokenSource *source, bool nowait);
+extern void token_close(TokenSource *source);
+extern bool token_settle_place(TokenSource *source, KeyedTable *lease, bool nowait);
+extern int64 token_mint(TokenSource *source, int64 floor);
 
 /* ---------------------------------------------------------------- wait.c */
 typedef struct Waiting
@@ -280,11 +295,8 @@ typedef struct GrantRequest
 
 extern bool may_act_for(const LeaseRow *row);
 extern void require_role(const LeaseRow *row, const LeaseName *resource);
-extern WriteResult write_grant(KeyedTable *lease, const GrantRequest *req,
-							   const LeaseRead *read, int64 token);
 extern int64 lease_grant(const GrantRequest *req, int64 wait_usecs);
 extern int64 lease_try_grant(const GrantRequest *req);
-extern void drain_guards(Waiting *w, const LeaseName *resource);
 extern char *blockers_text(int n, const VirtualTransactionId *vxids);
 
 extern TimestampTz lease_renew(const LeaseName *resource, int64 token, int64 ttl);

@@ -86,10 +86,9 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg)
 			lease_read_free(&read);
 			break;
 		}
-		lease_read_free(&read);
 
 		(void) lock_name(LOCK_LEASE, resource, RENEW_MODE, false);
-		lease_read(&lease, resource, &read);
+		lease_read_again(&lease, resource, &read);
 		now = GetCurrentTimestamp();
 		blocker = read.pending;
 		if (TransactionIdIsValid(blocker))

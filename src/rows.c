@@ -23,12 +23,14 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/multixact.h"
+#include "access/nbtree.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -122,6 +124,7 @@ keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
 		 !ConditionalLockRelationOid(index, mode)))
 		return false;
 
+	memset(table, 0, sizeof(*table));
 	table->which = which;
 	table->heap = table_open(heap, nowait ? NoLock : mode);
 	table->index = index_open(index, nowait ? NoLock : mode);
@@ -131,6 +134,11 @@ keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
 void
 keyed_close(KeyedTable *table)
 {
+	if (table->scan)
+	{
+		index_endscan(table->scan);
+		ExecDropSingleTupleTableSlot(table->slot);
+	}
 	index_close(table->index, NoLock);
 	table_close(table->heap, NoLock);
 }
@@ -207,30 +215,37 @@ typedef void (*VersionCallback) (HeapTuple tuple, TransactionId inserting,
 static void
 scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg)
 {
-	SnapshotData dirty;
 	ScanKeyData key;
-	IndexScanDesc scan;
-	TupleTableSlot *slot;
-	text	   *value = cstring_to_text_with_len(name->data, name->len);
+	union
+	{
+		text		value;
+		char		bytes[VARHDRSZ + MAX_NAME_BYTES];
+	}			text;
 
-	InitDirtySnapshot(dirty);
+	Assert(name->len <= MAX_NAME_BYTES);
+	SET_VARSIZE(&text.value, VARHDRSZ + name->len);
+	memcpy(VARDATA(&text.value), name->data, name->len);
 	ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid,
 						   table->index->rd_indcollation[0], F_TEXTEQ,
-						   PointerGetDatum(value));
-	slot = table_slot_create(table->heap, NULL);
-	scan = compat_index_beginscan(table->heap, table->index, &dirty, 1);
-	index_rescan(scan, &key, 1, NULL, 0);
-	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+						   PointerGetDatum(&text.value));
+	/* A scan's working space is large, so a call keeps its own to the end. */
+	if (table->scan == NULL)
+	{
+		InitDirtySnapshot(table->dirty);
+		table->slot = table_slot_create(table->heap, NULL);
+		table->scan = compat_index_beginscan(table->heap, table->index, &table->dirty, 1);
+	}
+	index_rescan(table->scan, &key, 1, NULL, 0);
+	while (index_getnext_slot(table->scan, ForwardScanDirection, table->slot))
 	{
 		bool		should_free;
-		HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, &should_free);
+		HeapTuple	tuple = ExecFetchSlotHeapTuple(table->slot, false, &should_free);
 
-		fn(tuple, dirty.xmin, dirty.xmax, RelationGetDescr(table->heap), arg);
 		Assert(!should_free);
+		fn(tuple, table->dirty.xmin, table->dirty.xmax, RelationGetDescr(table->heap), arg);
 	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	pfree(value);
+	/* No pin stays: it would keep others from pruning the page. */
+	ExecClearTuple(table->slot);
 }
 
 static bool
@@ -321,6 +336,48 @@ lease_read_free(LeaseRead *read)
 	memset(read, 0, sizeof(*read));
 }
 
+/*
+ * Reads again under R what was read without it.  When the version that was
+ * read is still there with nothing on top of it, it is still the newest, and
+ * *read stays; the way through the index is only for when it is not.
+ */
+void
+lease_read_again(KeyedTable *table, const LeaseName *resource, LeaseRead *read)
+{
+	HeapTuple	seen = read->row.tuple;
+	HeapTupleData tuple;
+	Buffer		buffer;
+	bool		same = false;
+
+	if (read->found && !TransactionIdIsValid(read->pending))
+	{
+		tuple.t_self = seen->t_self;
+		if (heap_fetch(table->heap, &table->dirty, &tuple, &buffer, false))
+		{
+			/* The slot can have been given to another row meanwhile. */
+			same = !TransactionIdIsValid(table->dirty.xmin) &&
+				!TransactionIdIsValid(table->dirty.xmax) &&
+				tuple.t_len == seen->t_len &&
+				HeapTupleHeaderGetRawXmin(tuple.t_data) == HeapTupleHeaderGetRawXmin(seen->t_data) &&
+				HeapTupleHeaderGetRawCommandId(tuple.t_data) == HeapTupleHeaderGetRawCommandId(seen->t_data) &&
+				memcmp((char *) tuple.t_data + tuple.t_data->t_hoff,
+					   (char *) seen->t_data + seen->t_data->t_hoff,
+					   tuple.t_len - tuple.t_data->t_hoff) == 0;
+			if (same)
+			{
+				/* Lockers may have come and gone. */
+				seen->t_data->t_infomask = tuple.t_data->t_infomask;
+				HeapTupleHeaderSetXmax(seen->t_data, HeapTupleHeaderGetRawXmax(tuple.t_data));
+			}
+			ReleaseBuffer(buffer);
+		}
+	}
+	if (same)
+		return;
+	lease_read_free(read);
+	lease_read(table, resource, read);
+}
+
 static void
 fence_version(HeapTuple tuple, TransactionId inserting, TransactionId deleting,
 			  TupleDesc desc, void *arg)
@@ -363,6 +420,38 @@ fence_read_free(FenceRead *read)
 	if (read->tuple)
 		heap_freetuple(read->tuple);
 	read->tuple = NULL;
+}
+
+/*
+ * Whether a b-tree has no root, which is how it begins: no row was ever
+ * entered.  Cheaper than a search, and than asking the kernel for a file's size.
+ */
+static bool
+index_is_empty(Relation index)
+{
+	Buffer		buffer = ReadBuffer(index, BTREE_METAPAGE);
+	bool		empty;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	empty = BTPageGetMeta(BufferGetPage(buffer))->btm_root == P_NONE;
+	UnlockReleaseBuffer(buffer);
+	return empty;
+}
+
+/*
+ * The highest token that a fence has seen, in flight or not; 0 when none.  A
+ * grant must go above it.  Costs next to nothing where mode 'newest' is unused.
+ */
+int64
+fence_floor(KeyedTable *table, const LeaseName *name)
+{
+	FenceRead	read;
+
+	if (index_is_empty(table->index))
+		return 0;
+	fence_read(table, name, &read);
+	fence_read_free(&read);
+	return Max(read.highest, read.pending_highest);
 }
 
 /*

@@ -148,9 +148,9 @@ current_place(Oid seq)
 }
 
 static bool
-place_is_current(Relation place, Oid seq)
+place_is_current(TokenSource *source)
 {
-	return sequence_last(place) == current_place(seq);
+	return sequence_last(source->place) == current_place(RelationGetRelid(source->seq));
 }
 
 /* The largest value of a bigint column in a table, dead versions included. */
@@ -180,10 +180,10 @@ highest_in(Relation rel, AttrNumber column)
  * token known: the only case that does not jump.  Returns as its caller does.
  */
 static bool
-settle(KeyedTable *lease, Relation seq, Relation place, bool nowait)
+settle(TokenSource *source, KeyedTable *lease, bool nowait)
 {
 	KeyedTable	fence;
-	int64		highest = sequence_last(seq);
+	int64		highest = sequence_last(source->seq);
 
 	if (!keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, nowait))
 		return false;
@@ -191,7 +191,7 @@ settle(KeyedTable *lease, Relation seq, Relation place, bool nowait)
 	highest = Max(highest, highest_in(fence.heap, FENCE_HIGHEST));
 	keyed_close(&fence);
 
-	if (highest > 0 || sequence_last(place) != 0)
+	if (highest > 0 || sequence_last(source->place) != 0)
 	{
 		pg_time_t	seconds = timestamptz_to_time_t(GetCurrentTimestamp());
 		pg_time_t	epoch = INT64CONST(1767225600);	/* 2026-01-01 UTC */
@@ -199,38 +199,42 @@ settle(KeyedTable *lease, Relation seq, Relation place, bool nowait)
 
 		if (seconds > epoch)
 			target = Max(target, (int64) (seconds - epoch) << TOKENS_PER_SECOND_BITS);
-		sequence_set(seq, target, false);
+		sequence_set(source->seq, target, false);
 		ereport(LOG,
 				(errmsg("fencing tokens of database \"%s\" jump to " INT64_FORMAT,
 						get_database_name(MyDatabaseId), target),
 				 errdetail("The last token was minted at another place; the highest known here is " INT64_FORMAT ".",
 						   highest)));
 	}
-	sequence_set(place, current_place(RelationGetRelid(seq)), true);
+	sequence_set(source->place, current_place(RelationGetRelid(source->seq)), true);
 	return true;
 }
 
-static bool
-open_sequences(bool nowait, Relation *seq, Relation *place)
+/*
+ * Opens the sequences, to be locked to the end of the transaction.  False only
+ * with nowait, when somebody's lock is in the way.  Called before R is taken.
+ */
+bool
+token_open(TokenSource *source, bool nowait)
 {
-	Oid			seq_oid = own_relation(token_seq);
-	Oid			place_oid = own_relation(place_seq);
+	Oid			seq = own_relation(token_seq);
+	Oid			place = own_relation(place_seq);
 	LOCKMODE	mode = RowExclusiveLock;
 
 	if (nowait &&
-		(!ConditionalLockRelationOid(seq_oid, mode) ||
-		 !ConditionalLockRelationOid(place_oid, mode)))
+		(!ConditionalLockRelationOid(seq, mode) ||
+		 !ConditionalLockRelationOid(place, mode)))
 		return false;
-	*seq = relation_open(seq_oid, nowait ? NoLock : mode);
-	*place = relation_open(place_oid, nowait ? NoLock : mode);
+	source->seq = relation_open(seq, nowait ? NoLock : mode);
+	source->place = relation_open(place, nowait ? NoLock : mode);
 	return true;
 }
 
-static void
-close_sequences(Relation seq, Relation place)
+void
+token_close(TokenSource *source)
 {
-	relation_close(place, NoLock);
-	relation_close(seq, NoLock);
+	relation_close(source->place, NoLock);
+	relation_close(source->seq, NoLock);
 }
 
 /*
@@ -239,53 +243,39 @@ close_sequences(Relation seq, Relation place)
  * another backend is at it, or a relation is locked.
  */
 bool
-token_settle_place(KeyedTable *lease, bool nowait)
+token_settle_place(TokenSource *source, KeyedTable *lease, bool nowait)
 {
-	Relation	seq;
-	Relation	place;
 	bool		settled = true;
 
-	if (!open_sequences(nowait, &seq, &place))
+	if (!lock_name(LOCK_PLACE, NULL, GRANT_MODE, nowait))
 		return false;
-	if (!place_is_current(place, RelationGetRelid(seq)))
-	{
-		settled = lock_name(LOCK_PLACE, NULL, GRANT_MODE, nowait);
-		if (settled)
-		{
-			if (!place_is_current(place, RelationGetRelid(seq)))
-				settled = settle(lease, seq, place, nowait);
-			unlock_name(LOCK_PLACE, NULL, GRANT_MODE);
-		}
-	}
-	close_sequences(seq, place);
+	if (!place_is_current(source))
+		settled = settle(source, lease, nowait);
+	unlock_name(LOCK_PLACE, NULL, GRANT_MODE);
 	return settled;
 }
 
 /*
  * The next token, larger than floor: what the resource's row and fence have
- * seen.  Returns 0 when the place changed since token_settle_place(): drop R
- * and start over.  Raises 2200H when the tokens are used up.
+ * seen.  Returns 0 when tokens were last minted at another place: drop R, call
+ * token_settle_place() and start over.  Raises 2200H when the tokens are used
+ * up.
  */
 int64
-token_mint(int64 floor)
+token_mint(TokenSource *source, int64 floor)
 {
-	Relation	seq;
-	Relation	place;
-	int64		token = 0;
+	Oid			seq = RelationGetRelid(source->seq);
+	int64		token;
 
-	/* The locks are ours since token_settle_place(): this does not wait. */
-	(void) open_sequences(false, &seq, &place);
-	if (place_is_current(place, RelationGetRelid(seq)))
+	if (!place_is_current(source))
+		return 0;
+	token = nextval_internal(seq, false);
+	if (token <= floor)
 	{
-		token = nextval_internal(RelationGetRelid(seq), false);
-		if (token <= floor)
-		{
-			sequence_set(seq, floor, false);
-			token = nextval_internal(RelationGetRelid(seq), false);
-		}
+		sequence_set(source->seq, floor, false);
+		token = nextval_internal(seq, false);
 	}
-	close_sequences(seq, place);
-	Assert(token == 0 || token > floor);
+	Assert(token > floor);
 	return token;
 }
 
@@ -293,10 +283,13 @@ token_mint(int64 floor)
 Datum
 ll_settle_place(PG_FUNCTION_ARGS)
 {
+	TokenSource source;
 	KeyedTable	lease;
 
+	(void) token_open(&source, false);
 	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
-	(void) token_settle_place(&lease, false);
+	(void) token_settle_place(&source, &lease, false);
 	keyed_close(&lease);
+	token_close(&source);
 	PG_RETURN_VOID();
 }
