@@ -15,29 +15,33 @@ COMMENT ON SCHEMA lease_lock IS
 
 -- No index on anything that a renewal changes and room on each page, so that
 -- every update is HOT; pages are never given back, since truncation needs a
--- lock that a grant would wait for.
+-- lock that a grant would wait for.  What grants and renewals change stands
+-- first and together: WAL leaves out the equal rest of a row.
 CREATE TABLE lease_lock.lease (
-  resource text COLLATE pg_catalog."C" NOT NULL CONSTRAINT lease_pkey PRIMARY KEY,
-  owner text COLLATE pg_catalog."C" NOT NULL,
   version bigint NOT NULL,
   expire_at timestamptz NOT NULL,
+  renewed_at timestamptz NOT NULL,
   acquired_at timestamptz NOT NULL,
-  renewed_at timestamptz,
-  ended_at timestamptz,
-  ended_by text,
-  free_at timestamptz,
+  grant_xid xid8 NOT NULL,
+  backend_start timestamptz NOT NULL,
+  pid integer NOT NULL,
   ttl interval NOT NULL,
-  scope text NOT NULL,
-  payload jsonb,
+  resource text COLLATE pg_catalog."C" NOT NULL CONSTRAINT lease_pkey PRIMARY KEY,
+  owner text COLLATE pg_catalog."C" NOT NULL,
   role text NOT NULL,
+  scope text NOT NULL,
+  ended_by text,
+  ended_at timestamptz,
+  free_at timestamptz,
   application_name text,
   client_addr inet,
-  pid integer NOT NULL,
-  backend_start timestamptz NOT NULL,
-  grant_xid xid8 NOT NULL
+  payload jsonb
 ) USING heap WITH (fillfactor = 40, vacuum_truncate = off, toast.vacuum_truncate = off,
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200,
   autovacuum_vacuum_cost_delay = 0);
+-- Every look is by equality, for which a hash index is the shortest way.
+CREATE INDEX lease_resource ON lease_lock.lease USING hash (resource);
+COMMENT ON INDEX lease_lock.lease_resource IS 'By which leases are looked up; lease_pkey keeps names unique.';
 -- Read in place from the page, never compressed.
 ALTER TABLE lease_lock.lease ALTER COLUMN resource SET STORAGE PLAIN, ALTER COLUMN owner SET STORAGE PLAIN;
 COMMENT ON TABLE lease_lock.lease IS 'One row a resource: its newest grant. Written by the functions of lease_lock alone.';
@@ -46,7 +50,7 @@ COMMENT ON COLUMN lease_lock.lease.owner IS 'Which incarnation of which process 
 COMMENT ON COLUMN lease_lock.lease.version IS 'The fencing token of the newest grant.';
 COMMENT ON COLUMN lease_lock.lease.expire_at IS 'When the lease ends unless it is renewed, by the server''s clock.';
 COMMENT ON COLUMN lease_lock.lease.acquired_at IS 'When the newest grant was made.';
-COMMENT ON COLUMN lease_lock.lease.renewed_at IS 'When it was last renewed; NULL when never.';
+COMMENT ON COLUMN lease_lock.lease.renewed_at IS 'When it was last renewed; at first when it was acquired.';
 COMMENT ON COLUMN lease_lock.lease.ended_at IS 'When it was released; NULL while it was not.';
 COMMENT ON COLUMN lease_lock.lease.ended_by IS 'released, forced, or transaction (scope transaction: ends with its own); NULL while it was not ended by a call.';
 COMMENT ON COLUMN lease_lock.lease.free_at IS 'Until when nobody is granted after a release with a cooldown.';

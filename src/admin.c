@@ -93,7 +93,7 @@ write_forced_end(KeyedTable *lease, const LeaseRow *row, int64 token)
 	replace[LEASE_ENDED_BY - 1] = true;
 	replace[LEASE_FREE_AT - 1] = true;
 	replace[LEASE_GRANT_XID - 1] = true;
-	return row_update(lease, row->tuple, values, nulls, replace);
+	return row_change(lease, row->tuple, values, nulls, replace);
 }
 
 /*

@@ -278,7 +278,7 @@ raise_fence(KeyedTable *fence, const LeaseName *name, int64 token, const FenceRe
 		return;
 	}
 	waiting_begin(&w, -1);
-	while (row_update(fence, read->tuple, values, nulls, replace) == WRITE_BLOCKED)
+	while (row_change(fence, read->tuple, values, nulls, replace) == WRITE_BLOCKED)
 	{
 		/* F is ours to the end of the transaction: only a row lock is waited for. */
 		TransactionId locker = row_locker(read->tuple);
@@ -363,6 +363,22 @@ check_newest(const LeaseName *name, int64 token, Refusal *why)
 	return passed;
 }
 
+/* The token of a lease that this transaction was granted, by its row; or 0. */
+static int64
+granted_here(const LeaseName *name)
+{
+	KeyedTable	lease;
+	LeaseRead	read;
+	int64		token;
+
+	(void) keyed_open(&lease, TABLE_LEASE, AccessShareLock, false);
+	lease_read(&lease, name, &read);
+	token = read.granted_here ? read.row.version : 0;
+	lease_read_free(&read);
+	keyed_close(&lease);
+	return token;
+}
+
 /*
  * Whether this transaction may write under a name.  carried is the token that
  * the row carries, or 0 for the one that the transaction presents.  When the
@@ -380,12 +396,14 @@ fence_accepts(const LeaseName *name, FenceMode mode, int64 carried, Refusal *why
 	{
 		if (p)
 			p->used = true;
-		if (p == NULL || p->value.token == 0)
+		token = p ? p->value.token : 0;
+		if (token == 0 && presented_more_grants())
+			token = granted_here(name);
+		if (token == 0)
 			return refuse_token(why, ERRCODE_NO_TOKEN_PRESENTED,
 								psprintf("no token presented for resource \"%.*s\"",
 										 name->len, name->data),
 								presented_list());
-		token = p->value.token;
 	}
 	if (p && token == (mode == MODE_HELD ? p->value.held : p->value.newest))
 		return true;

@@ -51,7 +51,7 @@ typedef enum Verdict
 bool
 may_act_for(const LeaseRow *row)
 {
-	Oid			role = get_role_oid(row->role, true);
+	Oid			role = get_role_oid(pnstrdup(row->role, row->role_len), true);
 
 	return OidIsValid(role) ? has_privs_of_role(GetUserId(), role) : superuser();
 }
@@ -64,8 +64,8 @@ require_role(const LeaseRow *row, const LeaseName *resource)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for the lease on resource \"%s\"", name_cstring(resource)),
-				 errdetail("Role \"%s\" acquired it, and role \"%s\" does not have that role's privileges.",
-						   row->role, GetUserNameFromId(GetUserId(), false)),
+				 errdetail("Role \"%.*s\" acquired it, and role \"%s\" does not have that role's privileges.",
+						   row->role_len, row->role, GetUserNameFromId(GetUserId(), false)),
 				 errhint("A token is not a password: act as a member of the role that acquired the lease.")));
 }
 
@@ -74,7 +74,9 @@ same_owner(const LeaseRow *row, const GrantRequest *req)
 {
 	return row->owner_len == req->owner.len &&
 		memcmp(row->owner, req->owner.data, req->owner.len) == 0 &&
-		may_act_for(row);
+		((strlen(req->role) == row->role_len &&
+		  memcmp(row->role, req->role, row->role_len) == 0) ||
+		 may_act_for(row));
 }
 
 static Verdict
@@ -144,46 +146,50 @@ write_grant(KeyedTable *lease, const GrantRequest *req, const LeaseRead *read,
 {
 	Datum		values[LEASE_NATTS] = {0};
 	bool		nulls[LEASE_NATTS] = {0};
-	bool		replace[LEASE_NATTS];
+	HeapTuple	tuple;
+	WriteResult result;
 
-	values[LEASE_RESOURCE - 1] = PointerGetDatum(cstring_to_text_with_len(req->resource.data, req->resource.len));
-	values[LEASE_OWNER - 1] = PointerGetDatum(cstring_to_text_with_len(req->owner.data, req->owner.len));
 	values[LEASE_VERSION - 1] = Int64GetDatum(token);
 	values[LEASE_EXPIRE_AT - 1] = TimestampTzGetDatum(now + req->ttl);
+	values[LEASE_RENEWED_AT - 1] = TimestampTzGetDatum(now);
 	values[LEASE_ACQUIRED_AT - 1] = TimestampTzGetDatum(now);
-	nulls[LEASE_RENEWED_AT - 1] = true;
-	nulls[LEASE_ENDED_AT - 1] = true;
+	values[LEASE_GRANT_XID - 1] = FullTransactionIdGetDatum(GetTopFullTransactionId());
+	values[LEASE_BACKEND_START - 1] = TimestampTzGetDatum(MyStartTimestamp);
+	values[LEASE_PID - 1] = Int32GetDatum(MyProcPid);
+	values[LEASE_TTL - 1] = IntervalPGetDatum(usecs_interval(req->ttl));
+	values[LEASE_RESOURCE - 1] = req->resource_text;
+	values[LEASE_OWNER - 1] = req->owner_text;
+	values[LEASE_ROLE - 1] = CStringGetTextDatum(req->role);
+	values[LEASE_SCOPE - 1] = CStringGetTextDatum(req->scope == SCOPE_TRANSACTION ? "transaction" : "lease");
 	nulls[LEASE_ENDED_BY - 1] = req->scope != SCOPE_TRANSACTION;
 	if (req->scope == SCOPE_TRANSACTION)
 		values[LEASE_ENDED_BY - 1] = CStringGetTextDatum("transaction");
+	nulls[LEASE_ENDED_AT - 1] = true;
 	nulls[LEASE_FREE_AT - 1] = true;
-	values[LEASE_TTL - 1] = IntervalPGetDatum(usecs_interval(req->ttl));
-	values[LEASE_SCOPE - 1] = CStringGetTextDatum(req->scope == SCOPE_TRANSACTION ? "transaction" : "lease");
-	values[LEASE_PAYLOAD - 1] = req->payload;
-	nulls[LEASE_PAYLOAD - 1] = !req->has_payload;
-	values[LEASE_ROLE - 1] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
 	values[LEASE_APPLICATION_NAME - 1] = CStringGetTextDatum(application_name ? application_name : "");
 	nulls[LEASE_CLIENT_ADDR - 1] = !client_address(&values[LEASE_CLIENT_ADDR - 1]);
-	values[LEASE_PID - 1] = Int32GetDatum(MyProcPid);
-	values[LEASE_BACKEND_START - 1] = TimestampTzGetDatum(MyStartTimestamp);
-	values[LEASE_GRANT_XID - 1] = FullTransactionIdGetDatum(GetTopFullTransactionId());
+	values[LEASE_PAYLOAD - 1] = req->payload;
+	nulls[LEASE_PAYLOAD - 1] = !req->has_payload;
 
 	if (!read->found)
 	{
 		row_insert(lease, values, nulls);
 		return WRITE_DONE;
 	}
-	memset(replace, true, sizeof(replace));
-	replace[LEASE_RESOURCE - 1] = false;
 	if (read->granted_here && token == read->row.version)
 	{
 		/* The same grant, extended: it keeps its beginning and its payload. */
+		bool		replace[LEASE_NATTS];
+
+		memset(replace, true, sizeof(replace));
 		replace[LEASE_ACQUIRED_AT - 1] = false;
-		values[LEASE_RENEWED_AT - 1] = TimestampTzGetDatum(now);
-		nulls[LEASE_RENEWED_AT - 1] = false;
 		replace[LEASE_PAYLOAD - 1] = req->has_payload;
+		return row_change(lease, read->row.tuple, values, nulls, replace);
 	}
-	return row_update(lease, read->row.tuple, values, nulls, replace);
+	tuple = heap_form_tuple(RelationGetDescr(lease->heap), values, nulls);
+	result = row_update(lease, read->row.tuple, tuple);
+	heap_freetuple(tuple);
+	return result;
 }
 
 /* Pids for a DETAIL: "pids 12, 13", or "a prepared transaction". */
@@ -398,8 +404,7 @@ grant_under_lock(GrantTables *t, const GrantRequest *req, LOCKMODE mode, LeaseRe
 static int64
 granted(const GrantRequest *req, int64 token)
 {
-	presented_forget_checks(&req->resource);
-	present_token(&req->resource, token, false);
+	present_grant(&req->resource, token);
 	require_sync_commit();
 	return token;
 }

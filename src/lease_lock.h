@@ -84,25 +84,25 @@ extern int	waiting_names(uint64 **hashes);
 /* Columns of lease_lock.lease, in the order of sql/lease_lock--1.0.sql. */
 enum
 {
-	LEASE_RESOURCE = 1,
-	LEASE_OWNER,
-	LEASE_VERSION,
+	LEASE_VERSION = 1,
 	LEASE_EXPIRE_AT,
-	LEASE_ACQUIRED_AT,
 	LEASE_RENEWED_AT,
-	LEASE_ENDED_AT,
-	LEASE_ENDED_BY,
-	LEASE_FREE_AT,
+	LEASE_ACQUIRED_AT,
+	LEASE_GRANT_XID,
+	LEASE_BACKEND_START,
+	LEASE_PID,
 	LEASE_TTL,
-	LEASE_SCOPE,
-	LEASE_PAYLOAD,
+	LEASE_RESOURCE,
+	LEASE_OWNER,
 	LEASE_ROLE,
+	LEASE_SCOPE,
+	LEASE_ENDED_BY,
+	LEASE_ENDED_AT,
+	LEASE_FREE_AT,
 	LEASE_APPLICATION_NAME,
 	LEASE_CLIENT_ADDR,
-	LEASE_PID,
-	LEASE_BACKEND_START,
-	LEASE_GRANT_XID,
-	LEASE_NATTS = LEASE_GRANT_XID
+	LEASE_PAYLOAD,
+	LEASE_NATTS = LEASE_PAYLOAD
 };
 
 enum
@@ -126,18 +126,32 @@ enum
 	AUDIT_NATTS = AUDIT_DETAIL
 };
 
+/* The extension's relations; rows.c has their names. */
+typedef enum OwnRelation
+{
+	REL_LEASE,
+	REL_LEASE_INDEX,
+	REL_FENCE,
+	REL_FENCE_INDEX,
+	REL_TOKEN_SEQ,
+	REL_PLACE_SEQ,
+	REL_AUDIT,
+	N_OWN_RELATIONS
+} OwnRelation;
+
 typedef enum OwnTable
 {
 	TABLE_LEASE,
 	TABLE_FENCE
 } OwnTable;
 
-/* One of our two keyed tables, open with its key's index and a scan of it. */
+/* One of our two keyed tables, open with an index on its key and a scan of it. */
 typedef struct KeyedTable
 {
 	OwnTable	which;
 	Relation	heap;
 	Relation	index;
+	MemoryContext context;		/* of whoever opened it */
 	struct IndexScanDescData *scan; /* made by the first read */
 	struct TupleTableSlot *slot;
 	SnapshotData dirty;
@@ -156,7 +170,7 @@ typedef enum EndedBy
 typedef struct LeaseRow
 {
 	HeapTuple	tuple;			/* a palloc'd copy, t_self valid */
-	char	   *owner;
+	char	   *owner;			/* into the tuple, like role */
 	int			owner_len;
 	int64		version;
 	TimestampTz expire_at;
@@ -166,6 +180,7 @@ typedef struct LeaseRow
 	int64		ttl;			/* microseconds */
 	EndedBy		ended_by;
 	char	   *role;
+	int			role_len;
 	uint64		grant_xid;		/* full id of the granting transaction */
 } LeaseRow;
 
@@ -200,7 +215,9 @@ typedef enum WriteResult
 } WriteResult;
 
 extern void rows_init(void);
-extern Oid	own_relation(const char *name);
+extern Relation own_open(OwnRelation which, LOCKMODE mode, bool nowait);
+extern void own_relations_at_end(void);
+extern void own_relations_at_subend(int level, bool commit);
 extern bool keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait);
 extern void keyed_close(KeyedTable *table);
 extern void lease_read(KeyedTable *table, const LeaseName *resource, LeaseRead *read);
@@ -211,10 +228,11 @@ extern void fence_read(KeyedTable *table, const LeaseName *name, FenceRead *read
 extern void fence_read_free(FenceRead *read);
 extern int64 fence_floor(KeyedTable *table, const LeaseName *name);
 extern void row_insert(KeyedTable *table, Datum *values, bool *nulls);
-extern WriteResult row_update(KeyedTable *table, HeapTuple old, Datum *values,
-							  bool *nulls, bool *replace);
+extern WriteResult row_update(KeyedTable *table, HeapTuple old, HeapTuple new);
 extern WriteResult row_delete(KeyedTable *table, HeapTuple old);
 extern TransactionId row_locker(HeapTuple tuple);
+extern WriteResult row_change(KeyedTable *table, HeapTuple old, Datum *values,
+							  bool *nulls, bool *replace);
 extern void audit_write(const char *action, const char *object,
 						const char *reason, const char *detail);
 extern bool lease_live(const LeaseRow *row, bool own, TimestampTz now);
@@ -271,6 +289,8 @@ extern Presented *presented_find(const LeaseName *name);
 extern Presented *presented_enter(const LeaseName *name);
 extern void presented_touch(Presented *p);
 extern void present_token(const LeaseName *name, int64 token, bool explicitly);
+extern void present_grant(const LeaseName *name, int64 token);
+extern bool presented_more_grants(void);
 extern void presented_forget_checks(const LeaseName *name);
 extern int64 presented_highest(void);
 extern char *presented_list(void);
@@ -287,6 +307,9 @@ typedef struct GrantRequest
 {
 	LeaseName		resource;
 	LeaseName		owner;
+	Datum		resource_text;	/* the same as text */
+	Datum		owner_text;
+	char	   *role;			/* current_user */
 	int64		ttl;			/* microseconds */
 	Scope		scope;
 	bool		has_payload;

@@ -82,6 +82,9 @@ get_request(FunctionCallInfo fcinfo, int n)
 	memset(&req, 0, sizeof(req));
 	req.resource = get_name(fcinfo, 0, "resource");
 	req.owner = get_name(fcinfo, 1, "owner");
+	req.resource_text = PointerGetDatum(PG_GETARG_TEXT_PP(0));
+	req.owner_text = PointerGetDatum(PG_GETARG_TEXT_PP(1));
+	req.role = GetUserNameFromId(GetUserId(), false);
 	req.ttl = ttl_arg(get_interval(fcinfo, 2), "ttl");
 	req.scope = get_scope(fcinfo, n);
 	req.has_payload = !PG_ARGISNULL(n + 1);

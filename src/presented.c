@@ -39,6 +39,10 @@ typedef struct PresentedSlot
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
+#define MAX_GRANTS_ENTERED 16
+
+static const LeaseName more_grants = {"", 0, 0};
+
 typedef struct Undo
 {
 	Presented  *entry;
@@ -50,6 +54,7 @@ static presentedtable_hash *presented = NULL;
 static Undo *undo = NULL;
 static int	n_undo = 0;
 static int	max_undo = 0;
+static int	grants_entered = 0;
 static bool sync_commit = false;	/* this transaction granted or renewed */
 
 /* The entry of a name, or NULL. */
@@ -111,6 +116,38 @@ presented_touch(Presented *p)
 	p->value.level = level;
 }
 
+/*
+ * A lease that this transaction was granted is presented by itself.  An entry
+ * for each would cost a transaction that acquires very many more than the
+ * grants do, so only the first few have one; the others are found through
+ * their rows (fence.c), and the entry without a name keeps their highest token.
+ */
+void
+present_grant(const LeaseName *name, int64 token)
+{
+	Presented  *p = presented_find(name);
+
+	if (p == NULL && grants_entered >= MAX_GRANTS_ENTERED)
+	{
+		p = presented_enter(&more_grants);
+		presented_touch(p);
+		p->value.token = Max(p->value.token, token);
+		return;
+	}
+	if (p == NULL)
+		grants_entered++;
+	present_token(name, token, false);
+	p = presented_find(name);
+	p->value.held = p->value.newest = 0;
+}
+
+/* Whether a grant of this transaction can be without an entry. */
+bool
+presented_more_grants(void)
+{
+	return grants_entered >= MAX_GRANTS_ENTERED;
+}
+
 /* From now on this transaction's writes carry token for name. */
 void
 present_token(const LeaseName *name, int64 token, bool explicitly)
@@ -163,6 +200,7 @@ presented_list(void)
 	PresentedSlot *slot;
 	StringInfoData buf;
 	int			n = 0;
+	bool		more = false;
 
 	initStringInfo(&buf);
 	if (presented != NULL)
@@ -175,18 +213,20 @@ presented_list(void)
 			if (p->value.token == 0)
 				continue;
 			p->used = true;
-			if (++n > 8)
+			if (p->name.len == 0 || n == MAX_GRANTS_ENTERED)
 			{
-				appendStringInfoString(&buf, ", ...");
-				break;
+				more = true;
+				continue;
 			}
+			n++;
 			appendStringInfo(&buf, "%s\"%.*s\" (token " INT64_FORMAT ")", n > 1 ? ", " : "",
 							 p->name.len, p->name.data, p->value.token);
 		}
 	}
 	if (n == 0)
 		return pstrdup("This transaction presents no token.");
-	return psprintf("This transaction presents tokens for: %s.", buf.data);
+	return psprintf("This transaction presents tokens for: %s%s.", buf.data,
+					more ? ", and more" : "");
 }
 
 /*
@@ -242,7 +282,9 @@ forget_transaction(void)
 	presented = NULL;
 	undo = NULL;
 	n_undo = max_undo = 0;
+	grants_entered = 0;
 	sync_commit = false;
+	own_relations_at_end();
 }
 
 static void
@@ -275,6 +317,8 @@ subxact_callback(SubXactEvent event, SubTransactionId mine,
 {
 	int			level = GetCurrentTransactionNestLevel();
 
+	if (event == SUBXACT_EVENT_ABORT_SUB || event == SUBXACT_EVENT_COMMIT_SUB)
+		own_relations_at_subend(level, event == SUBXACT_EVENT_COMMIT_SUB);
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		while (n_undo > 0 && undo[n_undo - 1].level >= level)

@@ -103,7 +103,7 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg)
 			require_role(&read.row, resource);
 			memset(&change, 0, sizeof(change));
 			make(&change, &read.row, arg, now);
-			if (row_update(&lease, read.row.tuple, change.values, change.nulls,
+			if (row_change(&lease, read.row.tuple, change.values, change.nulls,
 						   change.replace) == WRITE_BLOCKED)
 				blocker = row_locker(read.row.tuple);
 			else

@@ -21,10 +21,11 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/hash.h"
 #include "access/htup_details.h"
 #include "access/multixact.h"
 #include "access/nbtree.h"
-#include "access/table.h"
+#include "access/relation.h"
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
@@ -32,6 +33,7 @@
 #include "catalog/namespace.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -45,33 +47,44 @@
 #include "compat.h"
 #include "lease_lock.h"
 
-static const char *const table_names[] = {
-	[TABLE_LEASE] = "lease",
-	[TABLE_FENCE] = "fence",
-};
-static const char *const index_names[] = {
-	[TABLE_LEASE] = "lease_pkey",
-	[TABLE_FENCE] = "fence_pkey",
-};
-
-/* Relations that we have looked up by name; forgotten with any change of one. */
-typedef struct OwnRelation
+/* What is known of one of the extension's relations. */
+static struct
 {
-	const char *name;			/* a string constant; compared by address */
-	Oid			oid;
-} OwnRelation;
+	const char *name;
+	Oid			oid;			/* until any change of it */
+	int			level;			/* locked RowExclusive since this nesting level */
+}			own[N_OWN_RELATIONS] =
+{
+	[REL_LEASE] = {"lease"},
+	[REL_LEASE_INDEX] = {"lease_resource"},
+	[REL_FENCE] = {"fence"},
+	[REL_FENCE_INDEX] = {"fence_pkey"},
+	[REL_TOKEN_SEQ] = {"token_seq"},
+	[REL_PLACE_SEQ] = {"place_seq"},
+	[REL_AUDIT] = {"audit"},
+};
 
-static OwnRelation own_relations[8];
-static int	n_own_relations = 0;
+static const struct
+{
+	OwnRelation heap;
+	OwnRelation index;
+	AttrNumber	key;
+	StrategyNumber equal;
+}			keyed[] =
+{
+	[TABLE_LEASE] = {REL_LEASE, REL_LEASE_INDEX, LEASE_RESOURCE, HTEqualStrategyNumber},
+	[TABLE_FENCE] = {REL_FENCE, REL_FENCE_INDEX, FENCE_NAME, BTEqualStrategyNumber},
+};
 
 static void
 forget_own_relations(Datum arg, Oid relid)
 {
-	if (!OidIsValid(relid))
-		n_own_relations = 0;
-	for (int i = 0; i < n_own_relations; i++)
-		if (own_relations[i].oid == relid)
-			n_own_relations = 0;
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		if (!OidIsValid(relid) || own[i].oid == relid)
+		{
+			own[i].oid = InvalidOid;
+			own[i].level = 0;
+		}
 }
 
 void
@@ -80,55 +93,77 @@ rows_init(void)
 	CacheRegisterRelcacheCallback(forget_own_relations, (Datum) 0);
 }
 
-/*
- * The OID of a relation of the extension.  name must be a string constant.
- * Raises 55000 when the extension is not installed in this database.
- */
-Oid
-own_relation(const char *name)
+/* At the end of the transaction its locks are gone. */
+void
+own_relations_at_end(void)
 {
-	Oid			oid;
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		own[i].level = 0;
+}
 
-	for (int i = 0; i < n_own_relations; i++)
-		if (own_relations[i].name == name)
-			return own_relations[i].oid;
-
-	oid = get_relname_relid(name, get_namespace_oid("lease_lock", true));
-	if (!OidIsValid(oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("relation lease_lock.%s does not exist", name),
-				 errhint("Run CREATE EXTENSION lease_lock in this database.")));
-	if (n_own_relations < lengthof(own_relations))
-	{
-		own_relations[n_own_relations].name = name;
-		own_relations[n_own_relations].oid = oid;
-		n_own_relations++;
-	}
-	return oid;
+/* A subtransaction's locks go with it, or to its parent. */
+void
+own_relations_at_subend(int level, bool commit)
+{
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		if (own[i].level >= level)
+			own[i].level = commit ? level - 1 : 0;
 }
 
 /*
- * Opens one of our tables and its key's index, to be locked to the end of the
- * transaction.  False only with nowait, when somebody's lock is in the way.
- * Called before R is taken, so that nobody sleeps on an ALTER while holding R.
+ * Opens one of the extension's relations, locked to the end of the
+ * transaction; close it with relation_close(..., NoLock).  Returns NULL only
+ * with nowait, when somebody's lock is in the way.  Called before R is taken,
+ * so that nobody sleeps on an ALTER while holding R.  Raises 55000 when the
+ * extension is not installed in this database.
  */
+Relation
+own_open(OwnRelation which, LOCKMODE mode, bool nowait)
+{
+	Relation	rel;
+
+	/* A lock that we know to hold needs no way through the lock tables. */
+	if (own[which].level == 0)
+	{
+		Oid			oid = own[which].oid;
+
+		if (!OidIsValid(oid))
+			oid = get_relname_relid(own[which].name, get_namespace_oid("lease_lock", true));
+		if (!OidIsValid(oid))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("relation lease_lock.%s does not exist", own[which].name),
+					 errhint("Run CREATE EXTENSION lease_lock in this database.")));
+		if (!nowait)
+			LockRelationOid(oid, mode);
+		else if (!ConditionalLockRelationOid(oid, mode))
+			return NULL;
+		own[which].oid = oid;
+		if (mode == RowExclusiveLock)
+			own[which].level = GetCurrentTransactionNestLevel();
+	}
+	rel = RelationIdGetRelation(own[which].oid);
+	if (!RelationIsValid(rel))
+		elog(ERROR, "could not open relation lease_lock.%s", own[which].name);
+	pgstat_init_relation(rel);
+	return rel;
+}
+
+/* Opens one of our tables and an index on its key; false as own_open(). */
 bool
 keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
 {
-	Oid			heap = own_relation(table_names[which]);
-	Oid			index = own_relation(index_names[which]);
-
-	if (nowait &&
-		(!ConditionalLockRelationOid(heap, mode) ||
-		 !ConditionalLockRelationOid(index, mode)))
-		return false;
-
-	memset(table, 0, sizeof(*table));
 	table->which = which;
-	table->heap = table_open(heap, nowait ? NoLock : mode);
-	table->index = index_open(index, nowait ? NoLock : mode);
-	return true;
+	table->context = CurrentMemoryContext;
+	table->scan = NULL;
+	table->heap = own_open(keyed[which].heap, mode, nowait);
+	if (table->heap == NULL)
+		return false;
+	table->index = own_open(keyed[which].index, mode, nowait);
+	if (table->index != NULL)
+		return true;
+	relation_close(table->heap, NoLock);
+	return false;
 }
 
 void
@@ -139,8 +174,17 @@ keyed_close(KeyedTable *table)
 		index_endscan(table->scan);
 		ExecDropSingleTupleTableSlot(table->slot);
 	}
-	index_close(table->index, NoLock);
-	table_close(table->heap, NoLock);
+	relation_close(table->index, NoLock);
+	relation_close(table->heap, NoLock);
+}
+
+static void
+get_text(Datum value, char **data, int *len)
+{
+	text	   *t = DatumGetTextPP(value);
+
+	*data = VARDATA_ANY(t);
+	*len = VARSIZE_ANY_EXHDR(t);
 }
 
 /* Decodes the columns that decide; strings and tuple are shared with tuple. */
@@ -149,13 +193,11 @@ lease_row_decode(HeapTuple tuple, TupleDesc desc, LeaseRow *row)
 {
 	Datum		values[LEASE_NATTS];
 	bool		nulls[LEASE_NATTS];
-	text	   *owner;
 
 	heap_deform_tuple(tuple, desc, values, nulls);
 	row->tuple = tuple;
-	owner = DatumGetTextPP(values[LEASE_OWNER - 1]);
-	row->owner = VARDATA_ANY(owner);
-	row->owner_len = VARSIZE_ANY_EXHDR(owner);
+	get_text(values[LEASE_OWNER - 1], &row->owner, &row->owner_len);
+	get_text(values[LEASE_ROLE - 1], &row->role, &row->role_len);
 	row->version = DatumGetInt64(values[LEASE_VERSION - 1]);
 	row->expire_at = DatumGetTimestampTz(values[LEASE_EXPIRE_AT - 1]);
 	row->acquired_at = DatumGetTimestampTz(values[LEASE_ACQUIRED_AT - 1]);
@@ -180,7 +222,6 @@ lease_row_decode(HeapTuple tuple, TupleDesc desc, LeaseRow *row)
 			default:
 				elog(ERROR, "unrecognized ended_by in lease_lock.lease");
 		}
-	row->role = TextDatumGetCString(values[LEASE_ROLE - 1]);
 	row->grant_xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[LEASE_GRANT_XID - 1]));
 }
 
@@ -211,6 +252,18 @@ lease_state(const LeaseRow *row, bool own, TimestampTz now)
 typedef void (*VersionCallback) (HeapTuple tuple, TransactionId inserting,
 								 TransactionId deleting, TupleDesc desc, void *arg);
 
+static bool
+key_is(KeyedTable *table, HeapTuple tuple, const LeaseName *name)
+{
+	bool		isnull;
+	char	   *data;
+	int			len;
+
+	get_text(heap_getattr(tuple, keyed[table->which].key,
+						  RelationGetDescr(table->heap), &isnull), &data, &len);
+	return len == name->len && memcmp(data, name->data, len) == 0;
+}
+
 /* Hands every version of a key's row that is committed or in progress to fn. */
 static void
 scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg)
@@ -225,15 +278,18 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 	Assert(name->len <= MAX_NAME_BYTES);
 	SET_VARSIZE(&text.value, VARHDRSZ + name->len);
 	memcpy(VARDATA(&text.value), name->data, name->len);
-	ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid,
+	ScanKeyEntryInitialize(&key, 0, 1, keyed[table->which].equal, InvalidOid,
 						   table->index->rd_indcollation[0], F_TEXTEQ,
 						   PointerGetDatum(&text.value));
 	/* A scan's working space is large, so a call keeps its own to the end. */
 	if (table->scan == NULL)
 	{
+		MemoryContext context = MemoryContextSwitchTo(table->context);
+
 		InitDirtySnapshot(table->dirty);
 		table->slot = table_slot_create(table->heap, NULL);
 		table->scan = compat_index_beginscan(table->heap, table->index, &table->dirty, 1);
+		MemoryContextSwitchTo(context);
 	}
 	index_rescan(table->scan, &key, 1, NULL, 0);
 	while (index_getnext_slot(table->scan, ForwardScanDirection, table->slot))
@@ -242,6 +298,9 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 		HeapTuple	tuple = ExecFetchSlotHeapTuple(table->slot, false, &should_free);
 
 		Assert(!should_free);
+		/* A hash index knows hashes alone. */
+		if (table->scan->xs_recheck && !key_is(table, tuple, name))
+			continue;
 		fn(tuple, table->dirty.xmin, table->dirty.xmax, RelationGetDescr(table->heap), arg);
 	}
 	/* No pin stays: it would keep others from pruning the page. */
@@ -329,10 +388,7 @@ void
 lease_read_free(LeaseRead *read)
 {
 	if (read->found)
-	{
-		pfree(read->row.role);
 		heap_freetuple(read->row.tuple);
-	}
 	memset(read, 0, sizeof(*read));
 }
 
@@ -455,8 +511,7 @@ fence_floor(KeyedTable *table, const LeaseName *name)
 }
 
 /*
- * Enters a new version into the indexes.  Ours has one index, on its first
- * column; REINDEX CONCURRENTLY adds a second of the same shape for a while.
+ * Enters a new version into the indexes.  Ours has one index, on its key; REINDEX CONCURRENTLY adds a second of the same shape for a while.
  */
 static void
 insert_index_entries(KeyedTable *table, Datum key, ItemPointer tid, bool new_version)
@@ -473,11 +528,11 @@ insert_index_entries(KeyedTable *table, Datum key, ItemPointer tid, bool new_ver
 
 		if (index->rd_index->indisready)
 		{
-			if (index->rd_index->indnatts != 1 || index->rd_index->indkey.values[0] != 1)
+			if (index->rd_index->indnatts != 1 || index->rd_index->indkey.values[0] != keyed[table->which].key)
 				ereport(ERROR,
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						 errmsg("index \"%s\" on lease_lock.%s is not part of the extension",
-								RelationGetRelationName(index), table_names[table->which]),
+								RelationGetRelationName(index), own[keyed[table->which].heap].name),
 						 errhint("Drop that index.")));
 			index_insert(index, &key, &isnull, tid, table->heap,
 						 index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
@@ -499,7 +554,7 @@ row_insert(KeyedTable *table, Datum *values, bool *nulls)
 	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(table->heap), values, nulls);
 
 	heap_insert(table->heap, tuple, GetCurrentCommandId(true), 0, NULL);
-	insert_index_entries(table, values[0], &tuple->t_self, true);
+	insert_index_entries(table, values[keyed[table->which].key - 1], &tuple->t_self, true);
 	heap_freetuple(tuple);
 	CommandCounterIncrement();
 }
@@ -553,7 +608,7 @@ row_lockable(KeyedTable *table, HeapTuple old, LockTupleMode mode)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("a row of lease_lock.%s was changed by hand at the same time",
-						table_names[table->which]),
+						own[keyed[table->which].heap].name),
 				 errhint("Retry the transaction.")));
 	return true;
 }
@@ -566,34 +621,43 @@ check_written(KeyedTable *table, TM_Result result)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("a row of lease_lock.%s was changed by hand at the same time",
-						table_names[table->which]),
+						own[keyed[table->which].heap].name),
 				 errhint("Retry the transaction.")));
 }
 
 /*
- * Replaces columns of the version that was read.  Needs R (F for a fence) in
+ * Replaces the version that was read by a new one.  Needs R (F for a fence) in
  * RENEW or GRANT mode since before that read, and no change in flight.
  */
 WriteResult
-row_update(KeyedTable *table, HeapTuple old, Datum *values, bool *nulls, bool *replace)
+row_update(KeyedTable *table, HeapTuple old, HeapTuple new)
 {
-	HeapTuple	tuple;
 	TM_FailureData tmfd;
 	bool		hot;
 	bool		isnull;
-	TupleDesc	desc = RelationGetDescr(table->heap);
 
 	if (!row_lockable(table, old, LockTupleNoKeyExclusive))
 		return WRITE_BLOCKED;
-	tuple = heap_modify_tuple(old, desc, values, nulls, replace);
-	check_written(table, compat_heap_update(table->heap, &old->t_self, tuple,
+	check_written(table, compat_heap_update(table->heap, &old->t_self, new,
 											GetCurrentCommandId(true), &tmfd, &hot));
 	if (!hot)
-		insert_index_entries(table, heap_getattr(tuple, 1, desc, &isnull),
-							 &tuple->t_self, false);
-	heap_freetuple(tuple);
+		insert_index_entries(table, heap_getattr(new, keyed[table->which].key,
+												 RelationGetDescr(table->heap), &isnull),
+							 &new->t_self, false);
 	CommandCounterIncrement();
 	return WRITE_DONE;
+}
+
+/* The same, for some columns of it. */
+WriteResult
+row_change(KeyedTable *table, HeapTuple old, Datum *values, bool *nulls, bool *replace)
+{
+	HeapTuple	new = heap_modify_tuple(old, RelationGetDescr(table->heap),
+										values, nulls, replace);
+	WriteResult result = row_update(table, old, new);
+
+	heap_freetuple(new);
+	return result;
 }
 
 /* Deletes the version that was read; the same needs as row_update(). */
@@ -614,7 +678,7 @@ row_delete(KeyedTable *table, HeapTuple old)
 void
 audit_write(const char *action, const char *object, const char *reason, const char *detail)
 {
-	Relation	audit = table_open(own_relation("audit"), RowExclusiveLock);
+	Relation	audit = own_open(REL_AUDIT, RowExclusiveLock, false);
 	Datum		values[AUDIT_NATTS] = {0};
 	bool		nulls[AUDIT_NATTS] = {0};
 	HeapTuple	tuple;
@@ -635,6 +699,6 @@ audit_write(const char *action, const char *object, const char *reason, const ch
 	tuple = heap_form_tuple(RelationGetDescr(audit), values, nulls);
 	CatalogTupleInsert(audit, tuple);
 	heap_freetuple(tuple);
-	table_close(audit, NoLock);
+	relation_close(audit, NoLock);
 	CommandCounterIncrement();
 }

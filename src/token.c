@@ -12,8 +12,8 @@
  * clock makes two places that know nothing of each other differ; the maximum
  * makes a wrong clock harmless to what is known.
  *
- * A jump is a raise followed by setting the place, under LOCK_PLACE so that one
- * backend scans and the others wait.  Raising is atomic under the sequence
+ * A jump raises the sequence and then sets the place, under LOCK_PLACE so that
+ * one backend scans and the others wait.  Raising is atomic under the sequence
  * page's lock and never lowers, so it needs no lock against those who mint.
  * Nobody mints while the place differs, and everybody compares it each time.
  *
@@ -48,9 +48,7 @@
 PG_FUNCTION_INFO_V1(ll_settle_place);
 
 #define TOKENS_PER_SECOND_BITS	24
-
-static const char *const token_seq = "token_seq";
-static const char *const place_seq = "place_seq";
+#define LOG_AHEAD				32	/* values that one WAL record covers */
 
 /* The sequence tuple on its one page, which is locked in the given mode. */
 static Form_pg_sequence_data
@@ -83,45 +81,97 @@ sequence_last(Relation seq)
 	return last;
 }
 
-/*
- * Sets the sequence's last value, WAL-logged as setval does it; unless force
- * is given, only if that raises it.  Not setval itself: that tests and sets in
- * two steps, between which a paused backend could lower what others minted.
- */
+/* Writes a sequence's page with last_value as crash recovery shall find it. */
 static void
-sequence_set(Relation seq, int64 value, bool force)
+log_sequence_page(Relation seq, Buffer buffer, HeapTuple tuple)
+{
+	xl_seq_rec	rec;
+	XLogRecPtr	lsn;
+
+	if (!RelationNeedsWAL(seq))
+		return;
+	memset(&rec, 0, sizeof(rec));
+	compat_fill_seq_rec(&rec, seq);
+	XLogBeginInsert();
+	XLogRegisterBuffer(0, buffer, REGBUF_WILL_INIT);
+	XLogRegisterData((char *) &rec, sizeof(rec));
+	XLogRegisterData((char *) tuple->t_data, tuple->t_len);
+	lsn = XLogInsert(RM_SEQ_ID, XLOG_SEQ_LOG);
+	PageSetLSN(BufferGetPage(buffer), lsn);
+}
+
+/*
+ * Moves a sequence to the next value that is larger than floor, and returns it.  Test and change are one step under the page's lock: nothing
+ * ever lowers the sequence, however long a backend is paused in here.  That is
+ * why nextval and setval will not do; they would also change the caller's
+ * lastval().  The format and the WAL are theirs.  Raises 2200H at the end.
+ */
+static int64
+sequence_advance(Relation seq, int64 floor)
 {
 	Buffer		buffer;
 	HeapTupleData tuple;
 	Form_pg_sequence_data data;
+	int64		value;
 
 	PreventCommandIfReadOnly("acquire()");
 	/* So that the commit flushes what is logged here. */
 	GetTopTransactionId();
 	data = lock_sequence_page(seq, BUFFER_LOCK_EXCLUSIVE, &buffer, &tuple);
-	if (force || !data->is_called || data->last_value < value)
+	value = Max(floor, data->is_called ? data->last_value : 0);
+	if (value == PG_INT64_MAX)
 	{
-		START_CRIT_SECTION();
-		data->last_value = value;
-		data->is_called = true;
-		data->log_cnt = 0;
-		MarkBufferDirty(buffer);
-		if (RelationNeedsWAL(seq))
-		{
-			xl_seq_rec	rec;
-			XLogRecPtr	lsn;
-
-			memset(&rec, 0, sizeof(rec));
-			compat_fill_seq_rec(&rec, seq);
-			XLogBeginInsert();
-			XLogRegisterBuffer(0, buffer, REGBUF_WILL_INIT);
-			XLogRegisterData((char *) &rec, sizeof(rec));
-			XLogRegisterData((char *) tuple.t_data, tuple.t_len);
-			lsn = XLogInsert(RM_SEQ_ID, XLOG_SEQ_LOG);
-			PageSetLSN(BufferGetPage(buffer), lsn);
-		}
-		END_CRIT_SECTION();
+		UnlockReleaseBuffer(buffer);
+		ereport(ERROR,
+				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+				 errmsg("fencing tokens are used up"),
+				 errdetail("The newest token is " INT64_FORMAT ", the largest bigint.", value),
+				 errhint("Find out what raised lease_lock.token_seq: no load uses up so many.")));
 	}
+	value++;
+
+	START_CRIT_SECTION();
+	MarkBufferDirty(buffer);
+	data->is_called = true;
+	if (data->log_cnt > 0 && value == data->last_value + 1 &&
+		PageGetLSN(BufferGetPage(buffer)) > GetRedoRecPtr())
+	{
+		/* An earlier record covers this value. */
+		data->last_value = value;
+		data->log_cnt--;
+	}
+	else
+	{
+		int64		ahead = Min(LOG_AHEAD, PG_INT64_MAX - value);
+
+		data->last_value = value + ahead;
+		data->log_cnt = 0;
+		log_sequence_page(seq, buffer, &tuple);
+		data->last_value = value;
+		data->log_cnt = ahead;
+	}
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buffer);
+	return value;
+}
+
+/* Sets a sequence that does not count. */
+static void
+sequence_put(Relation seq, int64 value)
+{
+	Buffer		buffer;
+	HeapTupleData tuple;
+	Form_pg_sequence_data data;
+
+	GetTopTransactionId();
+	data = lock_sequence_page(seq, BUFFER_LOCK_EXCLUSIVE, &buffer, &tuple);
+	START_CRIT_SECTION();
+	MarkBufferDirty(buffer);
+	data->last_value = value;
+	data->is_called = true;
+	data->log_cnt = 0;
+	log_sequence_page(seq, buffer, &tuple);
+	END_CRIT_SECTION();
 	UnlockReleaseBuffer(buffer);
 }
 
@@ -195,18 +245,18 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
 	{
 		pg_time_t	seconds = timestamptz_to_time_t(GetCurrentTimestamp());
 		pg_time_t	epoch = INT64CONST(1767225600);	/* 2026-01-01 UTC */
-		int64		target = highest < PG_INT64_MAX ? highest + 1 : highest;
+		int64		target = highest;
 
 		if (seconds > epoch)
 			target = Max(target, (int64) (seconds - epoch) << TOKENS_PER_SECOND_BITS);
-		sequence_set(source->seq, target, false);
+		target = sequence_advance(source->seq, target);
 		ereport(LOG,
 				(errmsg("fencing tokens of database \"%s\" jump to " INT64_FORMAT,
 						get_database_name(MyDatabaseId), target),
 				 errdetail("The last token was minted at another place; the highest known here is " INT64_FORMAT ".",
 						   highest)));
 	}
-	sequence_set(source->place, current_place(RelationGetRelid(source->seq)), true);
+	sequence_put(source->place, current_place(RelationGetRelid(source->seq)));
 	return true;
 }
 
@@ -217,17 +267,14 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
 bool
 token_open(TokenSource *source, bool nowait)
 {
-	Oid			seq = own_relation(token_seq);
-	Oid			place = own_relation(place_seq);
-	LOCKMODE	mode = RowExclusiveLock;
-
-	if (nowait &&
-		(!ConditionalLockRelationOid(seq, mode) ||
-		 !ConditionalLockRelationOid(place, mode)))
+	source->seq = own_open(REL_TOKEN_SEQ, RowExclusiveLock, nowait);
+	if (source->seq == NULL)
 		return false;
-	source->seq = relation_open(seq, nowait ? NoLock : mode);
-	source->place = relation_open(place, nowait ? NoLock : mode);
-	return true;
+	source->place = own_open(REL_PLACE_SEQ, RowExclusiveLock, nowait);
+	if (source->place != NULL)
+		return true;
+	relation_close(source->seq, NoLock);
+	return false;
 }
 
 void
@@ -264,19 +311,9 @@ token_settle_place(TokenSource *source, KeyedTable *lease, bool nowait)
 int64
 token_mint(TokenSource *source, int64 floor)
 {
-	Oid			seq = RelationGetRelid(source->seq);
-	int64		token;
-
 	if (!place_is_current(source))
 		return 0;
-	token = nextval_internal(seq, false);
-	if (token <= floor)
-	{
-		sequence_set(source->seq, floor, false);
-		token = nextval_internal(seq, false);
-	}
-	Assert(token > floor);
-	return token;
+	return sequence_advance(source->seq, floor);
 }
 
 /* For the install script: remembers where this database began to count. */
