@@ -19,6 +19,9 @@ insert into pairs values
   ('ligature', E'\ufb01', 'fi'),
   ('Greek and Latin', 'A', E'\u0391'),
   ('leading zero', '1', '01'),
+  ('equal 32-bit hashes', 'job:11352', 'job:189279'),
+  ('equal again', 'job:6955', 'job:43347'),
+  ('and again', 'job:116298', 'job:144960'),
   ('newline at the end', 'x', E'x\n'),
   ('last of 512 bytes', repeat('x', 511) || 'a', repeat('x', 511) || 'b');
 -- While all the first ones are held by A, none of the second ones that is
@@ -30,6 +33,7 @@ select what, a = b as same, lease_lock.try_acquire(b, 'B', '1 hour') is not null
   from pairs where b not in (select resource from taken) order by pairs.ctid;
 select what, ha.owner as a, hb.owner as b
   from pairs left join lease_lock.holders ha on ha.resource = a left join lease_lock.holders hb on hb.resource = b order by pairs.ctid;
+select count(*) as hashes_differ from pairs where what ~ 'equal|again' and hashtext(a) <> hashtext(b);
 -- Owners too: each of these is a stranger to the other.
 select what, lease_lock.try_acquire('owner ' || what, a, '1 hour') is not null as a, lease_lock.try_acquire('owner ' || what, b, '1 hour') as b
   from pairs order by ctid;
@@ -38,7 +42,7 @@ select what,
        (select state from lease_lock.token_status(b, (select token from lease_lock.holders where resource = a))) as a_token_for_b,
        lease_lock.renew(b, (select token from lease_lock.holders where resource = a)) as renewed,
        lease_lock.release(b, (select token from lease_lock.holders where resource = a)) as released
-  from pairs where what in ('leading blank', 'NFC and NFD', 'zero width space', 'last of 512 bytes') order by ctid;
+  from pairs where what in ('leading blank', 'NFC and NFD', 'zero width space', 'equal 32-bit hashes', 'last of 512 bytes') order by ctid;
 
 -- Names that need care in messages, in SQL and in templates.
 create temp table odd (n int, name text);

@@ -91,10 +91,15 @@ select pg_temp.outcome('insert into event values (2)'), pg_temp.outcome('insert 
        pg_temp.outcome('truncate event'), pg_temp.outcome('truncate event_low');
 select pg_temp.outcome('insert into event values (12)');
 select lease_lock.unguard('event_low');
--- A partition that has a guard of its own keeps it when its parent is guarded, or attaches it.
+-- Guarding the parent replaces a guard that a partition had of its own; attaching such a partition fails.
 select lease_lock.guard('event_low', 'low');
 select pg_temp.outcome('select lease_lock.guard(''event'', ''events'')');
 select * from pg_temp.triggers('{event,event_low,event_new}');
+create table event_top (id int, day date, v int);
+select lease_lock.guard('event_top', 'top');
+alter table event attach partition event_top for values from (20) to (30);
+select pg_temp.outcome('insert into event_top values (21)');
+drop table event_top;
 select lease_lock.unguard('event'), lease_lock.unguard('event_low');
 -- A template, with columns at other places in the partitions.
 select lease_lock.guard('event', 'event/{id}');
