@@ -216,11 +216,13 @@ token_of(const Guard *guard, HeapTuple tuple, TupleDesc desc, bool *isnull)
 }
 
 static void
-refuse_row(Guard *guard, int sqlstate, char *message, char *detail, Relation rel)
+refuse_row(Guard *guard, int sqlstate, char *message, char *detail, char *hint, Relation rel)
 {
 	Refusal		why;
 
 	(void) refuse_token(&why, sqlstate, message, detail);
+	if (hint)
+		why.hint = hint;
 	act(guard, &why, rel);
 }
 
@@ -243,7 +245,8 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 		refuse_row(guard, ERRCODE_NO_TOKEN_PRESENTED,
 				   psprintf("no token in column \"%s\" of a row of table \"%s\"",
 							column, RelationGetRelationName(rel)),
-				   pstrdup("The column is null."), rel);
+				   pstrdup("The column is null."),
+				   "Write the token that lease_lock.acquire returned into the column.", rel);
 		return;
 	}
 	if (token <= 0)
@@ -251,7 +254,8 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 		refuse_row(guard, ERRCODE_UNKNOWN_TOKEN,
 				   psprintf("unknown token " INT64_FORMAT " in column \"%s\" of a row of table \"%s\"",
 							token, column, RelationGetRelationName(rel)),
-				   pstrdup("Tokens are positive."), rel);
+				   pstrdup("Tokens are positive."),
+				   "Write the token that lease_lock.acquire returned into the column.", rel);
 		return;
 	}
 	if (!old_isnull && token < stored)
@@ -259,7 +263,7 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 		refuse_row(guard, ERRCODE_STALE_TOKEN,
 				   psprintf("stale token " INT64_FORMAT " in column \"%s\" of a row of table \"%s\", the newest is " INT64_FORMAT,
 							token, column, RelationGetRelationName(rel), stored),
-				   psprintf("The row was written under token " INT64_FORMAT ".", stored), rel);
+				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL, rel);
 		return;
 	}
 	if (guard->template == NULL)
@@ -300,13 +304,13 @@ check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 			refuse_row(guard, ERRCODE_NO_TOKEN_PRESENTED,
 					   psprintf("no token presented for a DELETE in table \"%s\"",
 								RelationGetRelationName(rel)),
-					   presented_list(), rel);
+					   presented_list(), NULL, rel);
 	}
 	if (!isnull && token != 0 && token < stored)
 		refuse_row(guard, ERRCODE_STALE_TOKEN,
 				   psprintf("stale token " INT64_FORMAT " for a DELETE in table \"%s\", the newest is " INT64_FORMAT,
 							token, RelationGetRelationName(rel), stored),
-				   psprintf("The row was written under token " INT64_FORMAT ".", stored), rel);
+				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL, rel);
 }
 
 /* fence_column('column' [, action [, template]]) */

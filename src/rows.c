@@ -269,6 +269,7 @@ static void
 scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg)
 {
 	ScanKeyData key;
+	MemoryContext context;
 	union
 	{
 		text		value;
@@ -281,15 +282,16 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 	ScanKeyEntryInitialize(&key, 0, 1, keyed[table->which].equal, InvalidOid,
 						   table->index->rd_indcollation[0], F_TEXTEQ,
 						   PointerGetDatum(&text.value));
-	/* A scan's working space is large, so a call keeps its own to the end. */
+	/*
+	 * A scan's working space is large, so a call keeps its own to the end, in
+	 * the context of whoever opened the table: callers have shorter ones.
+	 */
+	context = MemoryContextSwitchTo(table->context);
 	if (table->scan == NULL)
 	{
-		MemoryContext context = MemoryContextSwitchTo(table->context);
-
 		InitDirtySnapshot(table->dirty);
 		table->slot = table_slot_create(table->heap, NULL);
 		table->scan = compat_index_beginscan(table->heap, table->index, &table->dirty, 1);
-		MemoryContextSwitchTo(context);
 	}
 	index_rescan(table->scan, &key, 1, NULL, 0);
 	while (index_getnext_slot(table->scan, ForwardScanDirection, table->slot))
@@ -301,10 +303,13 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 		/* A hash index knows hashes alone. */
 		if (table->scan->xs_recheck && !key_is(table, tuple, name))
 			continue;
+		MemoryContextSwitchTo(context);
 		fn(tuple, table->dirty.xmin, table->dirty.xmax, RelationGetDescr(table->heap), arg);
+		MemoryContextSwitchTo(table->context);
 	}
 	/* No pin stays: it would keep others from pruning the page. */
 	ExecClearTuple(table->slot);
+	MemoryContextSwitchTo(context);
 }
 
 static bool

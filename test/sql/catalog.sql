@@ -24,7 +24,7 @@ select c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod) as t
 
 -- 3. Every object and every column has a comment.
 select pg_describe_object(classid, objid, 0) as without_comment from members
-  where not exists (select from pg_description d where d.classoid = classid and d.objoid = objid and d.objsubid = 0 and d.description <> '');
+  where classid <> 'pg_type'::regclass and not exists (select from pg_description d where d.classoid = classid and d.objoid = objid and d.objsubid = 0 and d.description <> '');
 select c.relname, a.attname as without_comment
   from relations c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
   where c.relkind <> 'S' and coalesce(col_description(c.oid, a.attnum), '') = '';

@@ -87,7 +87,7 @@ insert into writes (sql) values
   ('select pay(7)'),
   ('do $x$ begin update account set balance = 7; end $x$'),
   ('select pay_again(7)'),
-  ('explain (analyze, costs off, timing off, summary off) update account set balance = 7'),
+  ('explain (analyze, costs off, timing off, summary off, buffers off) update account set balance = 7'),
   ('truncate account'),
   ('truncate parent cascade'),
   ('delete from parent where id = 1'),

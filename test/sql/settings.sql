@@ -28,6 +28,7 @@ set lease_lock.default_ttl = '2 s';
 show lease_lock.default_ttl;
 set lease_lock.default_ttl = 1500;
 show lease_lock.default_ttl;
+\set VERBOSITY sqlstate
 set lease_lock.default_ttl = 0;
 set lease_lock.default_ttl = '30 days';
 set lease_lock.default_ttl = '24 days';
@@ -36,6 +37,7 @@ set lease_lock.default_wait = -1;
 set lease_lock.max_ttl = 0;
 set lease_lock.max_wait = -1;
 set lease_lock.async_release = 'perhaps';
+\set VERBOSITY terse
 reset lease_lock.default_ttl;
 -- One that does not exist.
 set lease_lock.no_such_setting = 1;

@@ -1,2 +1,0 @@
-create extension lease_lock;
-select lease_lock.acquire('smoke','A');
