@@ -417,6 +417,8 @@ fence_accepts(const LeaseName *name, FenceMode mode, int64 carried, Refusal *why
 	{
 		p = presented_enter(name);
 		presented_touch(p);
+		if (carried == 0)
+			p->value.token = token;
 		if (mode == MODE_HELD)
 			p->value.held = token;
 		else

@@ -33,7 +33,7 @@
 #include "compat.h"
 #include "lease_lock.h"
 
-#define TRY_TIMES 8				/* of try_acquire, a few milliseconds in all */
+#define TRY_TIMES 8				/* while a function is at work: a few milliseconds */
 
 /* What a read of the row says to somebody who wants the lease. */
 typedef enum Verdict
@@ -457,6 +457,20 @@ wait_for_verdict(Waiting *w, const GrantRequest *req, const LeaseRead *read,
 	}
 }
 
+/* Whether nothing but a function at work, or an ending transaction, has R. */
+static bool
+only_functions_at_work(const GrantRequest *req, Verdict verdict)
+{
+	VirtualTransactionId *holders;
+
+	if (verdict != VERDICT_FREE && verdict != VERDICT_MINE)
+		return false;
+	if (guard_holders(&req->resource, &holders) == 0)
+		return true;
+	pfree(holders);
+	return false;
+}
+
 /*
  * Grants the lease, waiting at most wait_usecs.  Returns the token.  Raises
  * 55P03 when the time is up, and whatever ends a wait.
@@ -467,6 +481,7 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 	GrantTables t;
 	Waiting		w;
 	bool		counted = false;
+	int			tries = 0;
 	int64		token = 0;
 
 	PreventCommandIfReadOnly("acquire()");
@@ -495,17 +510,24 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		token = attempt.token;
 		if (attempt.drain && !drain_guards(&w, &req->resource))
 			not_available(req, &read, VERDICT_FREE, wait_usecs);
-		if (token == 0)
+
+		if (token != 0)
+			;
+		else if (attempt.moved)
+			(void) token_settle_place(&t.tokens, &t.lease, false);
+		else if (mode != NoLock && !TransactionIdIsValid(attempt.locker))
+			;					/* it changed between the two looks */
+		else if (++tries <= TRY_TIMES && only_functions_at_work(req, verdict))
+			wait_nap(&w);
+		else
 		{
 			if (waiting_over(&w))
 				not_available(req, &read, verdict, wait_usecs);
 			if (!counted)
 				counted = lock_name(LOCK_WAITING, &req->resource, AccessShareLock, false);
-			if (attempt.moved)
-				(void) token_settle_place(&t.tokens, &t.lease, false);
-			else if (TransactionIdIsValid(attempt.locker))
+			if (TransactionIdIsValid(attempt.locker))
 				wait_for_xact(&w, attempt.locker);
-			else if (mode == NoLock)
+			else
 				wait_for_verdict(&w, req, &read, verdict);
 		}
 		lease_read_free(&read);

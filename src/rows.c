@@ -123,12 +123,13 @@ own_open(OwnRelation which, LOCKMODE mode, bool nowait)
 	Relation	rel;
 
 	/* A lock that we know to hold needs no way through the lock tables. */
-	if (own[which].level == 0)
+	while (own[which].level == 0)
 	{
 		Oid			oid = own[which].oid;
 
 		if (!OidIsValid(oid))
-			oid = get_relname_relid(own[which].name, get_namespace_oid("lease_lock", true));
+			oid = own[which].oid =
+				get_relname_relid(own[which].name, get_namespace_oid("lease_lock", true));
 		if (!OidIsValid(oid))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -138,9 +139,14 @@ own_open(OwnRelation which, LOCKMODE mode, bool nowait)
 			LockRelationOid(oid, mode);
 		else if (!ConditionalLockRelationOid(oid, mode))
 			return NULL;
-		own[which].oid = oid;
-		if (mode == RowExclusiveLock)
-			own[which].level = GetCurrentTransactionNestLevel();
+		if (own[which].oid == oid)
+		{
+			if (mode == RowExclusiveLock)
+				own[which].level = GetCurrentTransactionNestLevel();
+			break;
+		}
+		/* With the lock came the news that the relation has changed. */
+		UnlockRelationOid(oid, mode);
 	}
 	rel = RelationIdGetRelation(own[which].oid);
 	if (!RelationIsValid(rel))
