@@ -18,6 +18,7 @@ OBJS = \
 	src/locks.o \
 	src/main.o \
 	src/presented.o \
+	src/relations.o \
 	src/renew.o \
 	src/rows.o \
 	src/template.o \
@@ -43,6 +44,8 @@ include $(PGXS)
 PG_CFLAGS_STRICT = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers -Wno-cast-function-type
 override CFLAGS += $(if $(STRICT),$(PG_CFLAGS_STRICT))
+
+$(OBJS) $(OBJS:.o=.bc): src/lease_lock.h src/compat.h
 else
 .PHONY: test demo
 test:

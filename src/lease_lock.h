@@ -6,7 +6,8 @@
  *
  *		SQL entry	 lease_sql.c  admin.c  fence_trigger.c  guard.c  views.c
  *		logic		 grant.c  renew.c  fence.c  template.c
- *		foundations	 rows.c  token.c  wait.c  locks.c  presented.c  args.c
+ *		foundations	 rows.c  token.c  wait.c  locks.c  relations.c  presented.c
+ *					 args.c
  *
  * Prototypes stand under the file that defines them.  Nothing here may be
  * needed by a user's own C code: the SQL interface is the only interface.
@@ -80,6 +81,47 @@ extern void unlock_name(LockClass class, const LeaseName *name, LOCKMODE mode);
 extern int	guard_holders(const LeaseName *name, VirtualTransactionId **holders);
 extern int	waiting_names(uint64 **hashes);
 
+/* ----------------------------------------------------------- relations.c */
+/* The extension's relations; relations.c has their names. */
+typedef enum OwnRelation
+{
+	REL_LEASE,
+	REL_LEASE_INDEX,
+	REL_FENCE,
+	REL_FENCE_INDEX,
+	REL_TOKEN_SEQ,
+	REL_PLACE_SEQ,
+	REL_AUDIT,
+	N_OWN_RELATIONS
+} OwnRelation;
+
+typedef enum OwnTable
+{
+	TABLE_LEASE,
+	TABLE_FENCE
+} OwnTable;
+
+/* One of our two keyed tables, open with an index on its key and a scan of it. */
+typedef struct KeyedTable
+{
+	OwnTable	which;
+	AttrNumber	key;			/* the key's column */
+	uint16		equal;			/* the index's strategy for equality */
+	Relation	heap;
+	Relation	index;
+	MemoryContext context;		/* of whoever opened it */
+	struct IndexScanDescData *scan; /* made by the first read */
+	struct TupleTableSlot *slot;
+	SnapshotData dirty;
+} KeyedTable;
+
+extern void relations_init(void);
+extern Relation own_open(OwnRelation which, LOCKMODE mode, bool nowait);
+extern void own_relations_at_end(void);
+extern void own_relations_at_subend(int level, bool commit);
+extern bool keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait);
+extern void keyed_close(KeyedTable *table);
+
 /* ---------------------------------------------------------------- rows.c */
 /* Columns of lease_lock.lease, in the order of sql/lease_lock--1.0.sql. */
 enum
@@ -125,37 +167,6 @@ enum
 	AUDIT_DETAIL,
 	AUDIT_NATTS = AUDIT_DETAIL
 };
-
-/* The extension's relations; rows.c has their names. */
-typedef enum OwnRelation
-{
-	REL_LEASE,
-	REL_LEASE_INDEX,
-	REL_FENCE,
-	REL_FENCE_INDEX,
-	REL_TOKEN_SEQ,
-	REL_PLACE_SEQ,
-	REL_AUDIT,
-	N_OWN_RELATIONS
-} OwnRelation;
-
-typedef enum OwnTable
-{
-	TABLE_LEASE,
-	TABLE_FENCE
-} OwnTable;
-
-/* One of our two keyed tables, open with an index on its key and a scan of it. */
-typedef struct KeyedTable
-{
-	OwnTable	which;
-	Relation	heap;
-	Relation	index;
-	MemoryContext context;		/* of whoever opened it */
-	struct IndexScanDescData *scan; /* made by the first read */
-	struct TupleTableSlot *slot;
-	SnapshotData dirty;
-} KeyedTable;
 
 /* Why a lease ended before its time; NOT_ENDED is a NULL ended_by. */
 typedef enum EndedBy
@@ -214,12 +225,6 @@ typedef enum WriteResult
 	WRITE_BLOCKED				/* somebody's row lock is in the way */
 } WriteResult;
 
-extern void rows_init(void);
-extern Relation own_open(OwnRelation which, LOCKMODE mode, bool nowait);
-extern void own_relations_at_end(void);
-extern void own_relations_at_subend(int level, bool commit);
-extern bool keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait);
-extern void keyed_close(KeyedTable *table);
 extern void lease_read(KeyedTable *table, const LeaseName *resource, LeaseRead *read);
 extern void lease_read_again(KeyedTable *table, const LeaseName *resource, LeaseRead *read);
 extern void lease_read_free(LeaseRead *read);

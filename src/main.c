@@ -66,6 +66,6 @@ _PG_init(void)
 							 NULL, NULL, NULL);
 	MarkGUCPrefixReserved("lease_lock");
 
-	rows_init();
+	relations_init();
 	presented_init();
 }

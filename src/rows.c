@@ -21,7 +21,6 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/hash.h"
 #include "access/htup_details.h"
 #include "access/multixact.h"
 #include "access/nbtree.h"
@@ -30,159 +29,16 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
-#include "catalog/namespace.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "storage/bufmgr.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/inval.h"
-#include "utils/lsyscache.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "compat.h"
 #include "lease_lock.h"
-
-/* What is known of one of the extension's relations. */
-static struct
-{
-	const char *name;
-	Oid			oid;			/* until any change of it */
-	int			level;			/* locked RowExclusive since this nesting level */
-}			own[N_OWN_RELATIONS] =
-{
-	[REL_LEASE] = {"lease"},
-	[REL_LEASE_INDEX] = {"lease_resource"},
-	[REL_FENCE] = {"fence"},
-	[REL_FENCE_INDEX] = {"fence_pkey"},
-	[REL_TOKEN_SEQ] = {"token_seq"},
-	[REL_PLACE_SEQ] = {"place_seq"},
-	[REL_AUDIT] = {"audit"},
-};
-
-static const struct
-{
-	OwnRelation heap;
-	OwnRelation index;
-	AttrNumber	key;
-	StrategyNumber equal;
-}			keyed[] =
-{
-	[TABLE_LEASE] = {REL_LEASE, REL_LEASE_INDEX, LEASE_RESOURCE, HTEqualStrategyNumber},
-	[TABLE_FENCE] = {REL_FENCE, REL_FENCE_INDEX, FENCE_NAME, BTEqualStrategyNumber},
-};
-
-static void
-forget_own_relations(Datum arg, Oid relid)
-{
-	for (int i = 0; i < N_OWN_RELATIONS; i++)
-		if (!OidIsValid(relid) || own[i].oid == relid)
-		{
-			own[i].oid = InvalidOid;
-			own[i].level = 0;
-		}
-}
-
-void
-rows_init(void)
-{
-	CacheRegisterRelcacheCallback(forget_own_relations, (Datum) 0);
-}
-
-/* At the end of the transaction its locks are gone. */
-void
-own_relations_at_end(void)
-{
-	for (int i = 0; i < N_OWN_RELATIONS; i++)
-		own[i].level = 0;
-}
-
-/* A subtransaction's locks go with it, or to its parent. */
-void
-own_relations_at_subend(int level, bool commit)
-{
-	for (int i = 0; i < N_OWN_RELATIONS; i++)
-		if (own[i].level >= level)
-			own[i].level = commit ? level - 1 : 0;
-}
-
-/*
- * Opens one of the extension's relations, locked to the end of the
- * transaction; close it with relation_close(..., NoLock).  Returns NULL only
- * with nowait, when somebody's lock is in the way.  Called before R is taken,
- * so that nobody sleeps on an ALTER while holding R.  Raises 55000 when the
- * extension is not installed in this database.
- */
-Relation
-own_open(OwnRelation which, LOCKMODE mode, bool nowait)
-{
-	Relation	rel;
-
-	/* A lock that we know to hold needs no way through the lock tables. */
-	while (own[which].level == 0)
-	{
-		Oid			oid = own[which].oid;
-
-		if (!OidIsValid(oid))
-			oid = own[which].oid =
-				get_relname_relid(own[which].name, get_namespace_oid("lease_lock", true));
-		if (!OidIsValid(oid))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("relation lease_lock.%s does not exist", own[which].name),
-					 errhint("Run CREATE EXTENSION lease_lock in this database.")));
-		if (!nowait)
-			LockRelationOid(oid, mode);
-		else if (!ConditionalLockRelationOid(oid, mode))
-			return NULL;
-		if (own[which].oid == oid)
-		{
-			if (mode == RowExclusiveLock)
-				own[which].level = GetCurrentTransactionNestLevel();
-			break;
-		}
-		/* With the lock came the news that the relation has changed. */
-		UnlockRelationOid(oid, mode);
-	}
-	rel = RelationIdGetRelation(own[which].oid);
-	if (!RelationIsValid(rel))
-		elog(ERROR, "could not open relation lease_lock.%s", own[which].name);
-	pgstat_init_relation(rel);
-	return rel;
-}
-
-/* Opens one of our tables and an index on its key; false as own_open(). */
-bool
-keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
-{
-	table->which = which;
-	table->context = CurrentMemoryContext;
-	table->scan = NULL;
-	table->heap = own_open(keyed[which].heap, mode, nowait);
-	if (table->heap == NULL)
-		return false;
-	table->index = own_open(keyed[which].index, mode, nowait);
-	if (table->index != NULL)
-		return true;
-	relation_close(table->heap, NoLock);
-	return false;
-}
-
-void
-keyed_close(KeyedTable *table)
-{
-	if (table->scan)
-	{
-		index_endscan(table->scan);
-		ExecDropSingleTupleTableSlot(table->slot);
-	}
-	relation_close(table->index, NoLock);
-	relation_close(table->heap, NoLock);
-}
 
 static void
 get_text(Datum value, char **data, int *len)
@@ -265,7 +121,7 @@ key_is(KeyedTable *table, HeapTuple tuple, const LeaseName *name)
 	char	   *data;
 	int			len;
 
-	get_text(heap_getattr(tuple, keyed[table->which].key,
+	get_text(heap_getattr(tuple, table->key,
 						  RelationGetDescr(table->heap), &isnull), &data, &len);
 	return len == name->len && memcmp(data, name->data, len) == 0;
 }
@@ -285,7 +141,7 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 	Assert(name->len <= MAX_NAME_BYTES);
 	SET_VARSIZE(&text.value, VARHDRSZ + name->len);
 	memcpy(VARDATA(&text.value), name->data, name->len);
-	ScanKeyEntryInitialize(&key, 0, 1, keyed[table->which].equal, InvalidOid,
+	ScanKeyEntryInitialize(&key, 0, 1, table->equal, InvalidOid,
 						   table->index->rd_indcollation[0], F_TEXTEQ,
 						   PointerGetDatum(&text.value));
 	/*
@@ -539,11 +395,11 @@ insert_index_entries(KeyedTable *table, Datum key, ItemPointer tid, bool new_ver
 
 		if (index->rd_index->indisready)
 		{
-			if (index->rd_index->indnatts != 1 || index->rd_index->indkey.values[0] != keyed[table->which].key)
+			if (index->rd_index->indnatts != 1 || index->rd_index->indkey.values[0] != table->key)
 				ereport(ERROR,
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						 errmsg("index \"%s\" on lease_lock.%s is not part of the extension",
-								RelationGetRelationName(index), own[keyed[table->which].heap].name),
+								RelationGetRelationName(index), RelationGetRelationName(table->heap)),
 						 errhint("Drop that index.")));
 			index_insert(index, &key, &isnull, tid, table->heap,
 						 index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
@@ -565,7 +421,7 @@ row_insert(KeyedTable *table, Datum *values, bool *nulls)
 	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(table->heap), values, nulls);
 
 	heap_insert(table->heap, tuple, GetCurrentCommandId(true), 0, NULL);
-	insert_index_entries(table, values[keyed[table->which].key - 1], &tuple->t_self, true);
+	insert_index_entries(table, values[table->key - 1], &tuple->t_self, true);
 	heap_freetuple(tuple);
 	CommandCounterIncrement();
 }
@@ -619,7 +475,7 @@ row_lockable(KeyedTable *table, HeapTuple old, LockTupleMode mode)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("a row of lease_lock.%s was changed by hand at the same time",
-						own[keyed[table->which].heap].name),
+						RelationGetRelationName(table->heap)),
 				 errhint("Retry the transaction.")));
 	return true;
 }
@@ -632,7 +488,7 @@ check_written(KeyedTable *table, TM_Result result)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("a row of lease_lock.%s was changed by hand at the same time",
-						own[keyed[table->which].heap].name),
+						RelationGetRelationName(table->heap)),
 				 errhint("Retry the transaction.")));
 }
 
@@ -652,7 +508,7 @@ row_update(KeyedTable *table, HeapTuple old, HeapTuple new)
 	check_written(table, compat_heap_update(table->heap, &old->t_self, new,
 											GetCurrentCommandId(true), &tmfd, &hot));
 	if (!hot)
-		insert_index_entries(table, heap_getattr(new, keyed[table->which].key,
+		insert_index_entries(table, heap_getattr(new, table->key,
 												 RelationGetDescr(table->heap), &isnull),
 							 &new->t_self, false);
 	CommandCounterIncrement();

@@ -1,0 +1,162 @@
+/*
+ * relations.c
+ *		Opens the extension's own relations.
+ *
+ * Every call opens several, so their OIDs are kept until a relcache
+ * invalidation says otherwise, and a lock that the transaction has is not asked
+ * for again.  Nothing here looks at a row.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/hash.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "executor/tuptable.h"
+#include "pgstat.h"
+#include "storage/lmgr.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "lease_lock.h"
+
+/* What is known of one of the extension's relations. */
+static struct
+{
+	const char *name;
+	Oid			oid;			/* until any change of it */
+	int			level;			/* locked RowExclusive since this nesting level */
+}			own[N_OWN_RELATIONS] =
+{
+	[REL_LEASE] = {"lease"},
+	[REL_LEASE_INDEX] = {"lease_resource"},
+	[REL_FENCE] = {"fence"},
+	[REL_FENCE_INDEX] = {"fence_pkey"},
+	[REL_TOKEN_SEQ] = {"token_seq"},
+	[REL_PLACE_SEQ] = {"place_seq"},
+	[REL_AUDIT] = {"audit"},
+};
+
+static const struct
+{
+	OwnRelation heap;
+	OwnRelation index;
+	AttrNumber	key;
+	StrategyNumber equal;
+}			keyed_tables[] =
+{
+	[TABLE_LEASE] = {REL_LEASE, REL_LEASE_INDEX, LEASE_RESOURCE, HTEqualStrategyNumber},
+	[TABLE_FENCE] = {REL_FENCE, REL_FENCE_INDEX, FENCE_NAME, BTEqualStrategyNumber},
+};
+
+static void
+forget_own_relations(Datum arg, Oid relid)
+{
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		if (!OidIsValid(relid) || own[i].oid == relid)
+		{
+			own[i].oid = InvalidOid;
+			own[i].level = 0;
+		}
+}
+
+void
+relations_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_own_relations, (Datum) 0);
+}
+
+/* At the end of the transaction its locks are gone. */
+void
+own_relations_at_end(void)
+{
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		own[i].level = 0;
+}
+
+/* A subtransaction's locks go with it, or to its parent. */
+void
+own_relations_at_subend(int level, bool commit)
+{
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		if (own[i].level >= level)
+			own[i].level = commit ? level - 1 : 0;
+}
+
+/*
+ * Opens one of the extension's relations, locked to the end of the
+ * transaction; close it with relation_close(..., NoLock).  Returns NULL only
+ * with nowait, when somebody's lock is in the way.  Called before R is taken,
+ * so that nobody sleeps on an ALTER while holding R.  Raises 55000 when the
+ * extension is not installed in this database.
+ */
+Relation
+own_open(OwnRelation which, LOCKMODE mode, bool nowait)
+{
+	Relation	rel;
+
+	/* A lock that we know to hold needs no way through the lock tables. */
+	while (own[which].level == 0)
+	{
+		Oid			oid = own[which].oid;
+
+		if (!OidIsValid(oid))
+			oid = own[which].oid =
+				get_relname_relid(own[which].name, get_namespace_oid("lease_lock", true));
+		if (!OidIsValid(oid))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("relation lease_lock.%s does not exist", own[which].name),
+					 errhint("Run CREATE EXTENSION lease_lock in this database.")));
+		if (!nowait)
+			LockRelationOid(oid, mode);
+		else if (!ConditionalLockRelationOid(oid, mode))
+			return NULL;
+		if (own[which].oid == oid)
+		{
+			if (mode == RowExclusiveLock)
+				own[which].level = GetCurrentTransactionNestLevel();
+			break;
+		}
+		/* With the lock came the news that the relation has changed. */
+		UnlockRelationOid(oid, mode);
+	}
+	rel = RelationIdGetRelation(own[which].oid);
+	if (!RelationIsValid(rel))
+		elog(ERROR, "could not open relation lease_lock.%s", own[which].name);
+	pgstat_init_relation(rel);
+	return rel;
+}
+
+/* Opens one of our tables and an index on its key; false as own_open(). */
+bool
+keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
+{
+	table->which = which;
+	table->key = keyed_tables[which].key;
+	table->equal = keyed_tables[which].equal;
+	table->context = CurrentMemoryContext;
+	table->scan = NULL;
+	table->heap = own_open(keyed_tables[which].heap, mode, nowait);
+	if (table->heap == NULL)
+		return false;
+	table->index = own_open(keyed_tables[which].index, mode, nowait);
+	if (table->index != NULL)
+		return true;
+	relation_close(table->heap, NoLock);
+	return false;
+}
+
+void
+keyed_close(KeyedTable *table)
+{
+	if (table->scan)
+	{
+		index_endscan(table->scan);
+		ExecDropSingleTupleTableSlot(table->slot);
+	}
+	relation_close(table->index, NoLock);
+	relation_close(table->heap, NoLock);
+}
