@@ -122,7 +122,7 @@ select lease_lock.present('1', 61);
 merge into two using (values (1)) v(a) on two.a = v.a when matched then do nothing;
 commit;
 select highest from lease_lock.fences where name = '1';
--- Nor does a row that ON CONFLICT skips.
+-- A row that ON CONFLICT skips was shown to the guard, and counts.
 begin;
 select lease_lock.present('1', 62);
 insert into two values (1, 0) on conflict do nothing;

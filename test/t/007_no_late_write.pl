@@ -42,7 +42,7 @@ INSERT INTO grants SELECT 'r1', lease_lock.acquire('r1', 'first', ttl => '1 ms')
 ));
 
 my $workers = 8;
-my $turns = 100;
+my $turns = 200;
 my @levels = ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE');
 
 # Each worker's script.  A failed acquire leaves the last token in place, so
@@ -103,12 +103,13 @@ my @clients;
 my $start = time;
 foreach my $worker (1 .. $workers)
 {
-	my $client = { out => '', err => '' };
-	my $file = "$PostgreSQL::Test::Utils::tmp_check/worker_$worker.sql";
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/worker_$worker";
 
-	append_to_file($file, "\\set t_r0 1\n\\set t_r1 2\n" . script($worker));
+	# Files on both ends, so that nobody waits for being read.
+	append_to_file("$file.sql", "\\set t_r0 1\n\\set t_r1 2\n" . script($worker));
+	my $client = { file => "$file.err" };
 	$client->{run} = IPC::Run::start([ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d', $node->connstr('postgres') ],
-		'<', $file, '>', \$client->{out}, '2>', \$client->{err},
+		'<', "$file.sql", '>', "$file.out", '2>', "$file.err",
 		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 	push @clients, $client;
 }
@@ -119,6 +120,7 @@ note(sprintf('the load took %.1f s', time - $start));
 my %refused;
 foreach my $client (@clients)
 {
+	$client->{err} = slurp_file($client->{file});
 	$refused{$1}++ while $client->{err} =~ /^(?:ERROR|FATAL|PANIC):\s+([0-9A-Z]{5}):/mg;
 }
 delete $refused{'25P02'};    # the statements after an error
