@@ -223,13 +223,19 @@ ll_force_release(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(token);
 }
 
-/* Whether a row has been of no use to anybody for a while. */
+/*
+ * Whether a row has been of no use to anybody since a moment.  own: it is this
+ * transaction's version.
+ */
 static bool
-idle_since(const LeaseRow *row, TimestampTz limit)
+idle_since(const LeaseRow *row, bool own, TimestampTz limit)
 {
-	TimestampTz end = row->ended_by == NOT_ENDED || row->ended_at == 0 ?
-		row->expire_at : row->ended_at;
+	TimestampTz end = row->expire_at;
 
+	if (row->ended_at != 0)
+		end = row->ended_at;
+	else if (row->ended_by == ENDED_TRANSACTION && !own)
+		end = row->acquired_at;
 	return Max(end, row->free_at) <= limit;
 }
 
@@ -248,7 +254,7 @@ prune_one(KeyedTable *lease, KeyedTable *fence, const LeaseName *resource, Times
 	if (!lock_name(LOCK_LEASE, resource, RENEW_MODE, true))
 		return false;
 	lease_read(lease, resource, &read);
-	if (read.found && !TransactionIdIsValid(read.pending) && idle_since(&read.row, limit))
+	if (read.found && !TransactionIdIsValid(read.pending) && idle_since(&read.row, read.own, limit))
 	{
 		fence_read(fence, resource, &seen);
 		if (!TransactionIdIsValid(seen.pending) &&
@@ -305,7 +311,7 @@ ll_prune(PG_FUNCTION_ARGS)
 		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax))
 			continue;
 		lease_row_decode(tuple, RelationGetDescr(lease.heap), &row);
-		if (idle_since(&row, limit))
+		if (idle_since(&row, false, limit))
 		{
 			key = DatumGetTextPP(heap_getattr(tuple, LEASE_RESOURCE,
 											  RelationGetDescr(lease.heap), &isnull));

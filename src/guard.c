@@ -155,22 +155,30 @@ run(const char *sql)
 		elog(ERROR, "SPI_execute returned %d for: %s", result, sql);
 }
 
-/* Drops a guard's trigger; false when the table has none of its own. */
-static bool
-drop_trigger(Oid relid, const char *name)
+/* The tgenabled of a table's own trigger; 0 when there is none of that name. */
+static char
+trigger_enabled(Oid relid, const char *name)
 {
 	Relation	rel = relation_open(relid, NoLock);
-	bool		found = false;
+	char		enabled = 0;
 
 	for (int i = 0; rel->trigdesc && i < rel->trigdesc->numtriggers; i++)
 		if (strcmp(rel->trigdesc->triggers[i].tgname, name) == 0 &&
 			!rel->trigdesc->triggers[i].tgisclone)
-			found = true;
-	/* DROP TRIGGER insists that nobody has the table open. */
+			enabled = rel->trigdesc->triggers[i].tgenabled;
+	/* DDL on triggers insists that nobody has the table open. */
 	relation_close(rel, NoLock);
-	if (found)
-		run(psprintf("DROP TRIGGER %s ON %s", name, quoted_name(relid)));
-	return found;
+	return enabled;
+}
+
+/* Drops a guard's trigger; false when the table has none of its own. */
+static bool
+drop_trigger(Oid relid, const char *name)
+{
+	if (trigger_enabled(relid, name) == 0)
+		return false;
+	run(psprintf("DROP TRIGGER %s ON %s", name, quoted_name(relid)));
+	return true;
 }
 
 static char *
@@ -186,16 +194,25 @@ events_text(int events)
 	return buf.data;
 }
 
-/* Makes or replaces a guard's trigger; without events there is none. */
+/*
+ * Makes or replaces a guard's trigger; without events there is none.  One that
+ * fires for replicated rows too (ENABLE ALWAYS) goes on doing so.
+ */
 static void
 set_trigger(Oid relid, const char *name, int events, bool by_row, const char *call)
 {
+	char		enabled = trigger_enabled(relid, name);
+	char	   *target = quoted_name(relid);
+
 	if (events == 0)
+	{
 		(void) drop_trigger(relid, name);
-	else
-		run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION lease_lock.%s",
-					 name, events_text(events), quoted_name(relid),
-					 by_row ? "ROW" : "STATEMENT", call));
+		return;
+	}
+	run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION lease_lock.%s",
+				 name, events_text(events), target, by_row ? "ROW" : "STATEMENT", call));
+	if (enabled == TRIGGER_FIRES_ALWAYS)
+		run(psprintf("ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %s", target, name));
 }
 
 /*

@@ -194,6 +194,14 @@ select max(highest) as newest from lease_lock.fences \gset
 delete from lease_lock.lease;
 select lease_lock.acquire('job2', 'D') > :newest as higher;
 
+-- 7. A lease of scope transaction is idle as soon as its transaction has ended, whatever its ttl.
+select lease_lock.acquire('short', 'E', '1 hour', scope => 'transaction') > 0 as granted;
+select lease_lock.prune('0') as pruned;
+begin;
+select lease_lock.acquire('short', 'E', '1 hour', scope => 'transaction') > 0 as granted;
+select lease_lock.prune('0') as pruned;
+commit;
+
 drop table h, n;
 drop extension lease_lock;
 drop role regress_admin, regress_app;

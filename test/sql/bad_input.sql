@@ -2,6 +2,8 @@
 -- has changed afterwards.
 \set SHOW_CONTEXT never
 \set VERBOSITY terse
+-- A wait that should have been refused would be a long one.
+set statement_timeout = '2 min';
 create extension lease_lock;
 
 -- What a call came to: its SQLSTATE and message, or its result.

@@ -132,6 +132,12 @@ select lease_lock.guard('other."t''2"', 'job', action => 'warn');
 insert into other."t'2" values (8, 0);
 reset search_path;
 
+-- A guard that fires for replicated rows too goes on doing so when it is changed.
+select lease_lock.guard('t_row', 'job');
+alter table t_row enable always trigger zz_lease_lock_guard;
+select lease_lock.guard('t_row', 'job', action => 'warn');
+select tgname, tgenabled from pg_trigger where tgrelid = 't_row'::regclass and not tgisinternal order by 1;
+
 -- 7. Each change is on record.
 select role = current_user as role, session_role = session_user as session_role, at <= clock_timestamp() as at, action, object, reason, detail
   from lease_lock.audit order by lease_lock.audit.at;

@@ -14,7 +14,7 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(sleep time);
 
 my $node = lease_server('main', q(
 track_commit_timestamp = on
@@ -87,11 +87,13 @@ sub script
 			$sql .= "COMMIT;\n";
 		}
 		# Tokens from elsewhere, that reach the fence in any order.
-		if (rand() < 0.25)
+		if (rand() < 0.35)
 		{
-			$sql .= "SELECT nextval('outside_tokens') AS other \\gset\nSELECT pg_sleep($pause / 2);\n"
-			  . "BEGIN ISOLATION LEVEL $level; SELECT lease_lock.present('etcd', :other); INSERT INTO outside VALUES ('etcd', :other, $worker);\n"
-			  . "SELECT pg_sleep($pause / 2); COMMIT;\n";
+			# The first such write raises the fence, the second finds it there.
+			$sql .= "SELECT nextval('outside_tokens') AS other \\gset\nSELECT pg_sleep($pause / 2);\n";
+			$sql .= "BEGIN ISOLATION LEVEL $level; SELECT lease_lock.present('etcd', :other); INSERT INTO outside VALUES ('etcd', :other, $worker);\n"
+			  . "SELECT pg_sleep($pause / 2); COMMIT;\n"
+			  foreach 1 .. 2;
 		}
 		$sql .= "SELECT lease_lock.release('$resource', :t_$resource);\n" if rand() < 0.1;
 		$sql .= "SELECT lease_lock.renew('$resource', :t_$resource, '$ttl ms');\n" if rand() < 0.2;
@@ -113,7 +115,25 @@ foreach my $worker (1 .. $workers)
 		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 	push @clients, $client;
 }
+# Meanwhile backends are stopped for longer than most leases live, wherever they
+# happen to be.
+my $stops = 0;
+while (grep { $_->{run}->pumpable } @clients)
+{
+	my @pids = split /\n/, $dba->query_ok(q(SELECT pid FROM pg_stat_activity WHERE state <> 'idle' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1));
+
+	foreach my $pid (@pids)
+	{
+		next unless kill('STOP', $pid);
+		sleep 0.03;
+		kill('CONT', $pid);
+		$stops++;
+	}
+	sleep 0.01;
+	$_->{run}->pump_nb foreach grep { $_->{run}->pumpable } @clients;
+}
 $_->{run}->finish foreach @clients;
+note("$stops stops");
 note(sprintf('the load took %.1f s', time - $start));
 
 # What was refused, and for what reasons.
