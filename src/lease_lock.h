@@ -111,7 +111,6 @@ typedef struct KeyedTable
 	Relation	index;
 	MemoryContext context;		/* of whoever opened it */
 	struct IndexScanDescData *scan; /* made by the first read */
-	struct TupleTableSlot *slot;
 	SnapshotData dirty;
 } KeyedTable;
 

@@ -13,7 +13,6 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
-#include "executor/tuptable.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
@@ -153,10 +152,7 @@ void
 keyed_close(KeyedTable *table)
 {
 	if (table->scan)
-	{
 		index_endscan(table->scan);
-		ExecDropSingleTupleTableSlot(table->slot);
-	}
 	relation_close(table->index, NoLock);
 	relation_close(table->heap, NoLock);
 }

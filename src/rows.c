@@ -29,7 +29,6 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
@@ -126,12 +125,16 @@ key_is(KeyedTable *table, HeapTuple tuple, const LeaseName *name)
 	return len == name->len && memcmp(data, name->data, len) == 0;
 }
 
-/* Hands every version of a key's row that is committed or in progress to fn. */
+/*
+ * Hands every version of a key's row that is committed or in progress to fn,
+ * with the page locked.
+ */
 static void
 scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg)
 {
 	ScanKeyData key;
 	MemoryContext context;
+	ItemPointer tid;
 	union
 	{
 		text		value;
@@ -152,25 +155,36 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 	if (table->scan == NULL)
 	{
 		InitDirtySnapshot(table->dirty);
-		table->slot = table_slot_create(table->heap, NULL);
 		table->scan = compat_index_beginscan(table->heap, table->index, &table->dirty, 1);
 	}
 	index_rescan(table->scan, &key, 1, NULL, 0);
-	while (index_getnext_slot(table->scan, ForwardScanDirection, table->slot))
+	while ((tid = index_getnext_tid(table->scan, ForwardScanDirection)) != NULL)
 	{
-		bool		should_free;
-		HeapTuple	tuple = ExecFetchSlotHeapTuple(table->slot, false, &should_free);
+		ItemPointerData position = *tid;
+		Buffer		buffer = ReadBuffer(table->heap, ItemPointerGetBlockNumber(&position));
+		HeapTupleData tuple;
+		bool		all_dead;
+		bool		first = true;
 
-		Assert(!should_free);
-		/* A hash index knows hashes alone. */
-		if (table->scan->xs_recheck && !key_is(table, tuple, name))
-			continue;
-		MemoryContextSwitchTo(context);
-		fn(tuple, table->dirty.xmin, table->dirty.xmax, RelationGetDescr(table->heap), arg);
-		MemoryContextSwitchTo(table->context);
+		heap_page_prune_opt(table->heap, buffer);
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		while (heap_hot_search_buffer(&position, table->heap, buffer, &table->dirty,
+									  &tuple, &all_dead, first))
+		{
+			first = false;
+			/* A hash index knows hashes alone. */
+			if (table->scan->xs_recheck && !key_is(table, &tuple, name))
+				break;
+			MemoryContextSwitchTo(context);
+			fn(&tuple, table->dirty.xmin, table->dirty.xmax,
+			   RelationGetDescr(table->heap), arg);
+			MemoryContextSwitchTo(table->context);
+		}
+		UnlockReleaseBuffer(buffer);
+		/* Tell the index of entries that nobody can see any more. */
+		table->scan->kill_prior_tuple = first && all_dead &&
+			!table->scan->xactStartedInRecovery;
 	}
-	/* No pin stays: it would keep others from pruning the page. */
-	ExecClearTuple(table->slot);
 	MemoryContextSwitchTo(context);
 }
 

@@ -13,7 +13,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $node = lease_server('main');
+# A wait for a transaction comes in slices, which deadlock_timeout bounds from
+# below; they must end with the caller's time all the same.
+my $node = lease_server('main', q(deadlock_timeout = 2min));
 my $dba = LeaseTest::Session->new($node);
 
 $dba->query_ok(q(

@@ -83,6 +83,24 @@ cmp_ok($size_2, '<=', 2 * $size, 'and the table stays at most twice its size');
 my $row = $s1->query_ok('SELECT pg_relation_size(\'lease_lock.lease_pkey\')');
 cmp_ok($row, '<=', 65536, 'and the index small');
 
+# Many leases, on pages that their rows fill as far as they ever do.
+$s1->query_ok(q(SELECT count(lease_lock.acquire('full/' || i, 'A', ttl => '1 h')) FROM generate_series(1, 2000) AS i));
+($updated, $hot, $size) = split /\|/, stats('upd, hot, size');
+$s1->query_ok(q(DO $$
+DECLARE
+	names text[] := (SELECT array_agg(resource) FROM lease_lock.holders WHERE resource LIKE 'full/%');
+	tokens bigint[] := (SELECT array_agg(token) FROM lease_lock.holders WHERE resource LIKE 'full/%');
+BEGIN
+	FOR i IN 1..6000 LOOP
+		PERFORM lease_lock.renew(names[1 + i % 2000], tokens[1 + i % 2000]);
+		COMMIT;
+	END LOOP;
+END $$));
+($updated_2, $hot_2, $size_2) = split /\|/, stats('upd, hot, size');
+is($updated_2 - $updated, 6000, '6,000 renewals of 2,000 leases');
+cmp_ok(($hot_2 - $hot) / ($updated_2 - $updated), '>', 0.99, 'are HOT as well');
+cmp_ok($size_2, '<=', 2 * $size, 'and the table stays at most twice its size');
+
 # With acquire, release and takeover the same.
 ($updated, $hot, $size) = split /\|/, stats('upd, hot, size');
 $s1->query_ok(q(DO $$ BEGIN
