@@ -7,7 +7,7 @@ set statement_timeout = '2 min';
 create extension lease_lock;
 
 -- What a call came to: its SQLSTATE and message, or its result.
-create function pg_temp.outcome(call text) returns text language plpgsql as $$
+create function pg_temp.answer(call text) returns text language plpgsql as $$
 declare r text;
 begin
   execute 'select lease_lock.' || call into r;
@@ -15,16 +15,11 @@ begin
 exception when others then
   return sqlstate || ': ' || sqlerrm;
 end $$;
-create function pg_temp.refusal(sql text) returns table (part text, says text) language plpgsql as $$
-declare s text; m text; d text; h text;
-begin
-  execute sql;
-  return query select 'no error', null::text;
-exception when others then
-  get stacked diagnostics s = returned_sqlstate, m = message_text, d = pg_exception_detail, h = pg_exception_hint;
-  d := regexp_replace(d, '\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([-+]\d+(:\d+)?| [A-Z]+)', '(time)', 'g');
-  return query values (s, m), ('detail', d), ('hint', h);
-end $$;
+\getenv srcdir PG_ABS_SRCDIR
+\set refusals :srcdir '/common/refusals.sql'
+\set ECHO none
+\i :refusals
+\set ECHO all
 select lease_lock.acquire('live', 'A', '1 hour');
 create temp table was as select * from lease_lock.lease;
 -- Whether anything is there that a refused call must not leave.
@@ -41,7 +36,7 @@ create function pg_temp.left_behind() returns text language sql as $$
 $$;
 
 -- 1. NULL where it has no meaning is 22004, the empty string 22023.
-select call, pg_temp.outcome(call) from (values
+select call, pg_temp.answer(call) from (values
   ('acquire(null, ''o'')'), ('acquire('''', ''o'')'), ('acquire(''r'', null)'), ('acquire(''r'', '''')'),
   ('acquire(''r'', ''o'', scope => null)'), ('acquire(''r'', ''o'', scope => '''')'),
   ('try_acquire(null, ''o'')'), ('try_acquire('''', ''o'')'), ('try_acquire(''r'', null)'), ('try_acquire(''r'', '''')'),
@@ -65,7 +60,7 @@ create temp view texts as
     ('random', (select string_agg(md5(i::text), '') from generate_series(1, 16) i),
                (select string_agg(md5(i::text), '') || '0' from generate_series(1, 16) i)),
     ('huge', null, repeat('x', 100000))) v(kind, fits, too_long);
-select kind, octet_length(too_long) as bytes, pg_temp.outcome(format(call, quote_literal(too_long)))
+select kind, octet_length(too_long) as bytes, pg_temp.answer(format(call, quote_literal(too_long)))
   from texts, (values ('acquire(%s, ''o'')'), ('acquire(''r'', %s)'), ('try_acquire(%s, ''o'')'), ('try_acquire(''r'', %s)'),
     ('renew(%s, 1)'), ('release(%s, 1)'), ('assert_held(%s, 1)'), ('token_status(%s, 1)'), ('present(%s, 1)'),
     ('force_release(%s, ''why'')')) c(call)
@@ -86,17 +81,17 @@ create temp view durations as
   select ttl from (values ('0'), ('-1 s'), ('-1 mon 31 days'), ('1 mon -29 days'), ('1 us'), ('999 us'), ('1 day 1 us'), ('25 hours'), ('1 mon'), ('1 year'),
     ('-1 day 24:00:00'), ('300000 years'), ('178000000 years'), ('-178000000 years'), ('2147483647 days 2562047788 hours'),
     ('-2147483648 days -2562047788 hours')) v(ttl);
-select ttl, pg_temp.outcome(format('acquire(''r'', ''o'', %L)', ttl)) as acquire,
-       pg_temp.outcome(format('try_acquire(''r'', ''o'', %L)', ttl)) as try_acquire from durations;
-select ttl, pg_temp.outcome(format('renew(''live'', 1, %L)', ttl)) as renew,
-       pg_temp.outcome(format('release(''live'', 1, %L)', ttl)) as release from durations;
+select ttl, pg_temp.answer(format('acquire(''r'', ''o'', %L)', ttl)) as acquire,
+       pg_temp.answer(format('try_acquire(''r'', ''o'', %L)', ttl)) as try_acquire from durations;
+select ttl, pg_temp.answer(format('renew(''live'', 1, %L)', ttl)) as renew,
+       pg_temp.answer(format('release(''live'', 1, %L)', ttl)) as release from durations;
 select pg_temp.left_behind();
 select * from pg_temp.refusal('select lease_lock.acquire(''r'', ''o'', ''0'')');
 select * from pg_temp.refusal('select lease_lock.release(''live'', 1, ''2 days'')');
 -- Arguments are checked although the token is stale or the name unknown.
-select call, pg_temp.outcome(call) from (values ('renew(''never'', 1, ''0'')'), ('release(''never'', 1, ''0'')')) v(call);
+select call, pg_temp.answer(call) from (values ('renew(''never'', 1, ''0'')'), ('release(''never'', 1, ''0'')')) v(call);
 -- The limits themselves are fine.
-select ttl, pg_temp.outcome(format('renew(''live'', 1, %L)', ttl)) <> '' as taken
+select ttl, pg_temp.answer(format('renew(''live'', 1, %L)', ttl)) <> '' as taken
   from (values ('1 day'), ('24 hours'), ('2 days -24 hours')) v(ttl);
 select ttl from lease_lock.token_status('least', lease_lock.acquire('least', 'o', '1 ms'));
 select pg_sleep(0.01);
@@ -107,23 +102,23 @@ insert into was select * from lease_lock.lease;
 select setval('lease_lock.token_seq', 1);
 
 -- 4. A wait is 0 to lease_lock.max_wait.
-select wait, pg_temp.outcome(format('acquire(''live'', ''B'', wait => %L)', wait))
+select wait, pg_temp.answer(format('acquire(''live'', ''B'', wait => %L)', wait))
   from (values ('-1 us'), ('-1 s'), ('1 hour 1 us'), ('1 day'), ('1 mon'), ('-1 mon 31 days'), ('178000000 years'), ('0')) v(wait);
 select * from pg_temp.refusal('select lease_lock.acquire(''r'', ''o'', wait => ''-1 s'')');
 -- An idle time is 0 or more.
-select idle, pg_temp.outcome(format('prune(%L)', idle))
+select idle, pg_temp.answer(format('prune(%L)', idle))
   from (values ('-1 us'), ('-1 day'), ('1 mon'), ('178000000 years'), ('2147483647 days 2562047788 hours')) v(idle);
 select * from pg_temp.refusal('select lease_lock.prune(''-1 s'')');
 select pg_temp.left_behind();
 
 -- 5. Scopes.
-select scope, pg_temp.outcome(format('acquire(''r'', ''o'', scope => %L)', scope)),
-       pg_temp.outcome(format('try_acquire(''r'', ''o'', scope => %L)', scope))
+select scope, pg_temp.answer(format('acquire(''r'', ''o'', scope => %L)', scope)),
+       pg_temp.answer(format('try_acquire(''r'', ''o'', scope => %L)', scope))
   from (values ('Lease'), ('lease '), ('forever'), ('transactions')) v(scope);
 select * from pg_temp.refusal('select lease_lock.acquire(''r'', ''o'', scope => ''forever'')');
 
 -- 6. Tokens that can never be.
-select call, pg_temp.outcome(call) from (values
+select call, pg_temp.answer(call) from (values
   ('present(''live'', 0)'), ('present(''live'', -1)'), ('present(''live'', -9223372036854775808)'),
   ('assert_held(''live'', 0)'), ('assert_held(''live'', -1)'), ('assert_held(''live'', 9223372036854775807)'), ('assert_held(''never'', 1)'),
   ('renew(''live'', 0)'), ('renew(''live'', -1)'), ('renew(''live'', 9223372036854775807)'), ('renew(''never'', 1)'),
@@ -142,8 +137,8 @@ select highest from lease_lock.fences where name = 'live';
 begin;
 select setval('lease_lock.token_seq', 9223372036854775806);
 select lease_lock.acquire('last', 'o');
-select pg_temp.outcome('acquire(''one too many'', ''o'')');
-select pg_temp.outcome('try_acquire(''one too many'', ''o'')');
+select pg_temp.answer('acquire(''one too many'', ''o'')');
+select pg_temp.answer('try_acquire(''one too many'', ''o'')');
 select count(*) from lease_lock.holders where resource = 'one too many';
 rollback;
 select setval('lease_lock.token_seq', 1);
@@ -162,8 +157,8 @@ create table a_table (id int primary key, "odd}name" int, body jsonb, at timesta
 alter table a_table drop column dropped;
 create domain rounded as numeric(8, 2);
 alter table a_table add round rounded;
-select target, pg_temp.outcome(format('guard(%L, ''r'')', target)) as guard, pg_temp.outcome(format('guard_column(%L, ''id'')', target)) as guard_column,
-       pg_temp.outcome(format('unguard(%L)', target)) as unguard
+select target, pg_temp.answer(format('guard(%L, ''r'')', target)) as guard, pg_temp.answer(format('guard_column(%L, ''id'')', target)) as guard_column,
+       pg_temp.answer(format('unguard(%L)', target)) as unguard
   from (values ('a_view'), ('a_matview'), ('a_foreign_table'), ('a_sequence'), ('a_type'), ('a_table_pkey'), ('pg_class'), ('pg_catalog.pg_authid'),
     ('lease_lock.lease'), ('lease_lock.fence'), ('lease_lock.audit'), ('lease_lock.holders'), ('4294967295'), ('0'), ('no_such_table')) v(target);
 select * from pg_temp.refusal('select lease_lock.guard(''a_view'', ''r'')');
@@ -181,10 +176,10 @@ drop owned by regress_stranger;
 drop role regress_stranger;
 
 -- 8. Templates.
-select template, pg_temp.outcome(format('guard(''a_table'', %L)', template)) from (values
+select template, pg_temp.answer(format('guard(''a_table'', %L)', template)) from (values
   (''), ('{'), ('}'), ('a{id'), ('a}'), ('a{}'), ('{}'), ('{{{'), ('}}}'), ('{id}}'), ('{id}{'), ('{nope}'), ('{ID}'), ('{ id}'), ('{dropped}'), ('{ctid}'), ('{tableoid}'), ('{a_table}'),
   ('{body}'), ('{at}'), ('{local}'), ('{price}'), ('{ratio}'), ('{ratio4}'), ('{code}'), ('{arr}'), ('{ip}'), ('{span}'), ('{cash}'), ('{round}'), ('{doubled}')) v(template);
-select octet_length(t), pg_temp.outcome(format('guard(''a_table'', %L)', t)) ~ '^22023' from (values (repeat('x', 513)), (repeat('{{', 513))) v(t);
+select octet_length(t), pg_temp.answer(format('guard(''a_table'', %L)', t)) ~ '^22023' from (values (repeat('x', 513)), (repeat('{{', 513))) v(t);
 select * from pg_temp.refusal('select lease_lock.guard(''a_table'', ''a{id'')');
 select * from pg_temp.refusal('select lease_lock.guard(''a_table'', ''{nope}'')');
 select * from pg_temp.refusal('select lease_lock.guard(''a_table'', ''{price}'')');
@@ -209,11 +204,11 @@ begin
   return s = '0A000' and d ~ 'collation';
 end $$;
 select pg_temp.loose_refused();
-select template, pg_temp.outcome(format('guard_column(''a_table'', ''token'', resource => %L)', template)) from (values
+select template, pg_temp.answer(format('guard_column(''a_table'', ''token'', resource => %L)', template)) from (values
   (''), ('{'), ('a{}'), ('{nope}'), ('{body}'), ('{doubled}')) v(template);
 
 -- 9. Modes, actions, events, columns.
-select call, pg_temp.outcome(call) from (values
+select call, pg_temp.answer(call) from (values
   ('guard(null, ''r'')'), ('guard(''a_table'', null)'), ('guard(''a_table'', ''r'', null)'), ('guard(''a_table'', ''r'', ''held'', null)'), ('guard(''a_table'', ''r'', ''held'', ''enforce'', null)'),
   ('guard(''a_table'', ''r'', '''')'), ('guard(''a_table'', ''r'', ''Held'')'), ('guard(''a_table'', ''r'', ''latest'')'),
   ('guard(''a_table'', ''r'', action => '''')'), ('guard(''a_table'', ''r'', action => ''log'')'),

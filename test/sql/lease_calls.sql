@@ -5,17 +5,11 @@
 create extension lease_lock;
 
 -- A statement's SQLSTATE, message, DETAIL and HINT; times are masked.
-create function pg_temp.refusal(sql text) returns table (part text, says text) language plpgsql as $$
-declare s text; m text; d text; h text;
-begin
-  execute sql;
-  return query select 'no error', null::text;
-exception when others then
-  get stacked diagnostics s = returned_sqlstate, m = message_text, d = pg_exception_detail, h = pg_exception_hint;
-  d := regexp_replace(d, '\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([-+]\d+(:\d+)?| [A-Z]+)', '(time)', 'g');
-  d := regexp_replace(d, '[0-9.]+ m?s left', '(time) left', 'g');
-  return query values (s, m), ('detail', d), ('hint', h);
-end $$;
+\getenv srcdir PG_ABS_SRCDIR
+\set refusals :srcdir '/common/refusals.sql'
+\set ECHO none
+\i :refusals
+\set ECHO all
 
 -- 1. Acquire, renew, release.
 select lease_lock.acquire('job', 'A', '1 hour') as t1 \gset

@@ -2,15 +2,11 @@
 \set SHOW_CONTEXT never
 \set VERBOSITY terse
 create extension lease_lock;
-create function pg_temp.outcome(sql text) returns text language plpgsql as $$
-declare n bigint;
-begin
-  execute sql;
-  get diagnostics n = row_count;
-  return 'ok, ' || n || ' rows';
-exception when others then
-  return sqlstate || ': ' || sqlerrm;
-end $$;
+\getenv srcdir PG_ABS_SRCDIR
+\set refusals :srcdir '/common/refusals.sql'
+\set ECHO none
+\i :refusals
+\set ECHO all
 -- In mode 'newest' the fence tells which token a write carried.
 create table t (id int generated always as identity, v int);
 select lease_lock.guard('t', 'job', 'newest');

@@ -4,15 +4,11 @@
 \set VERBOSITY terse
 create extension lease_lock;
 set client_min_messages = warning;
-create function pg_temp.outcome(sql text) returns text language plpgsql as $$
-declare n bigint;
-begin
-  execute sql;
-  get diagnostics n = row_count;
-  return 'ok, ' || n || ' rows';
-exception when others then
-  return sqlstate || ': ' || sqlerrm;
-end $$;
+\getenv srcdir PG_ABS_SRCDIR
+\set refusals :srcdir '/common/refusals.sql'
+\set ECHO none
+\i :refusals
+\set ECHO all
 select lease_lock.acquire('job', 'A', '1 hour') as t \gset
 create table t (id int);
 create temp table calls (n int generated always as identity, call text);

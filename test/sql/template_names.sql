@@ -5,24 +5,11 @@
 create extension lease_lock;
 set client_min_messages = warning;
 
-create function pg_temp.outcome(sql text) returns text language plpgsql as $$
-declare n bigint;
-begin
-  execute sql;
-  get diagnostics n = row_count;
-  return 'ok, ' || n || ' rows';
-exception when others then
-  return sqlstate || ': ' || sqlerrm;
-end $$;
-create function pg_temp.refusal(sql text) returns table (part text, says text) language plpgsql as $$
-declare s text; m text; d text; h text;
-begin
-  execute sql;
-  return query select 'no error', null::text;
-exception when others then
-  get stacked diagnostics s = returned_sqlstate, m = message_text, d = pg_exception_detail, h = pg_exception_hint;
-  return query values (s, m), ('detail', d), ('hint', h);
-end $$;
+\getenv srcdir PG_ABS_SRCDIR
+\set refusals :srcdir '/common/refusals.sql'
+\set ECHO none
+\i :refusals
+\set ECHO all
 
 -- 1. Every type of the contract, rendered the same whatever the session's settings.
 create type mood as enum ('glad', 'it''s {odd}');

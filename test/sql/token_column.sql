@@ -4,25 +4,11 @@
 \set VERBOSITY terse
 create extension lease_lock;
 set client_min_messages = warning;
-create function pg_temp.outcome(sql text) returns text language plpgsql as $$
-declare n bigint;
-begin
-  execute sql;
-  get diagnostics n = row_count;
-  return 'ok, ' || n || ' rows';
-exception when others then
-  return sqlstate || ': ' || sqlerrm;
-end $$;
-create function pg_temp.refusal(sql text) returns table (part text, says text) language plpgsql as $$
-declare s text; m text; d text; h text;
-begin
-  execute sql;
-  return query select 'no error', null::text;
-exception when others then
-  get stacked diagnostics s = returned_sqlstate, m = message_text, d = pg_exception_detail, h = pg_exception_hint;
-  d := regexp_replace(d, '\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([-+]\d+(:\d+)?| [A-Z]+)', '(time)', 'g');
-  return query values (s, m), ('detail', d), ('hint', h);
-end $$;
+\getenv srcdir PG_ABS_SRCDIR
+\set refusals :srcdir '/common/refusals.sql'
+\set ECHO none
+\i :refusals
+\set ECHO all
 create table doc (id int primary key, body text, token bigint);
 select lease_lock.guard_column('doc', 'token');
 select tgname, pg_get_triggerdef(oid) from pg_trigger where tgrelid = 'doc'::regclass order by tgname;

@@ -2,15 +2,11 @@
 \set SHOW_CONTEXT never
 \set VERBOSITY terse
 create extension lease_lock;
-create function pg_temp.outcome(sql text) returns text language plpgsql as $$
-declare n bigint;
-begin
-  execute sql;
-  get diagnostics n = row_count;
-  return 'ok, ' || n || ' rows';
-exception when others then
-  return sqlstate || ': ' || sqlerrm;
-end $$;
+\getenv srcdir PG_ABS_SRCDIR
+\set refusals :srcdir '/common/refusals.sql'
+\set ECHO none
+\i :refusals
+\set ECHO all
 create function pg_temp.triggers(rel regclass) returns table (name name, enabled "char", definition text) language sql as $$
   select tgname, tgenabled, regexp_replace(pg_get_triggerdef(oid), '^CREATE TRIGGER \S+ ', '') from pg_trigger where tgrelid = rel and not tgisinternal order by tgname
 $$;

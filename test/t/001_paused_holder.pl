@@ -199,6 +199,17 @@ $paused->query_ok("BEGIN; SELECT lease_lock.present('open', $old)");
 refused_with($paused, 'UPDATE account SET balance = 3', 'LL001', 'its next transaction is refused');
 $paused->query('COMMIT');
 
+# What a savepoint takes back is in nobody's way, though its transaction goes on.
+$old = $paused->query_ok(q(SELECT lease_lock.acquire('open', 'worker B', ttl => '300 ms')));
+$paused->query_ok("BEGIN; SAVEPOINT s; SELECT lease_lock.present('open', $old); UPDATE account SET balance = 4");
+ok(wait_true($dba, q(SELECT state = 'expired' FROM lease_lock.holders WHERE resource = 'open')),
+	'the lease expires under a savepoint');
+$next->send(q(SELECT lease_lock.acquire('open', 'worker C', ttl => '1 h', wait => '10 min')));
+ok(wait_true($dba, q(SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = ) . $next->pid), 'acquire waits');
+$paused->query_ok('ROLLBACK TO s');
+cmp_ok($next->result, '>', $old, 'and is granted after ROLLBACK TO, before the transaction ends');
+$paused->query_ok('COMMIT');
+
 #
 # The gap: expired, and nobody has acquired since.
 #

@@ -130,7 +130,7 @@ while (grep { $_->{run}->pumpable } @clients)
 		$stops++;
 	}
 	sleep 0.01;
-	$_->{run}->pump_nb foreach grep { $_->{run}->pumpable } @clients;
+	foreach my $client (@clients) { eval { $client->{run}->pump_nb; } if $client->{run}->pumpable; }
 }
 $_->{run}->finish foreach @clients;
 note("$stops stops");
