@@ -39,16 +39,18 @@ terminate(int pid, StringInfo ended)
 		appendStringInfo(ended, "%s%d", ended->len ? ", " : "", pid);
 }
 
+/* Raises 55P03; why is a sentence. */
 static void
-writers_in_the_way(const LeaseName *resource, int n, VirtualTransactionId *holders,
-				   bool terminate_them)
+not_released(const Waiting *w, const LeaseName *resource, const char *why, bool terminate_them)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 w->lock_timeout ?
+			 errmsg("canceling statement due to lock timeout while forcing the release of the lease on resource \"%s\"",
+					name_cstring(resource)) :
 			 errmsg("could not force the release of the lease on resource \"%s\" within %s",
-					name_cstring(resource), usecs_text(wait_arg(NULL))),
-			 errdetail("A transaction that wrote under it is still open (%s).",
-					   blockers_text(n, holders)),
+					name_cstring(resource), usecs_text(w->deadline - w->start)),
+			 errdetail_internal("%s", why),
 			 terminate_them ?
 			 errhint("End it yourself; a prepared transaction ends by COMMIT PREPARED or ROLLBACK PREPARED.") :
 			 errhint("Call force_release with terminate => true to end it.")));
@@ -67,7 +69,9 @@ drain_or_terminate(Waiting *w, const LeaseName *resource, bool terminate_them, S
 	while ((n = guard_holders(resource, &holders)) > 0)
 	{
 		if (waiting_over(w))
-			writers_in_the_way(resource, n, holders, terminate_them);
+			not_released(w, resource,
+						 psprintf("A transaction that wrote under it is still open (%s).",
+								  blockers_text(n, holders)), terminate_them);
 		for (int i = 0; terminate_them && i < n; i++)
 			terminate(compat_vxid_pid(holders[i]), ended);
 		wait_for_vxid(w, holders[0]);
@@ -114,14 +118,9 @@ burn_token(KeyedTable *lease, KeyedTable *fence, TokenSource *tokens,
 		bool		moved = false;
 
 		if (waiting_over(w))
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not force the release of the lease on resource \"%s\" within %s",
-							name_cstring(resource), usecs_text(wait_arg(NULL))),
-					 errdetail("Another transaction has changed the lease and is still open."),
-					 terminate_them ?
-					 errhint("End it yourself; a prepared transaction ends by COMMIT PREPARED or ROLLBACK PREPARED.") :
-					 errhint("Call force_release with terminate => true to end it.")));
+			not_released(w, resource,
+						 "Another transaction has changed the lease and is still open.",
+						 terminate_them);
 		(void) lock_name(LOCK_LEASE, resource, RENEW_MODE, false);
 		lease_read(lease, resource, &read);
 		blocker = read.pending;

@@ -174,7 +174,7 @@ lock_and_read(KeyedTable *lease, const LeaseName *name, int64 token, EarlyCheck 
 	{
 		TransactionId pending;
 
-		(void) waiting_over(&w);
+		waiting_check(&w);
 		*locked = false;
 		lease_read(lease, name, read);
 		if (read->granted_here)
@@ -283,7 +283,7 @@ raise_fence(KeyedTable *fence, const LeaseName *name, int64 token, const FenceRe
 		/* F is ours to the end of the transaction: only a row lock is waited for. */
 		TransactionId locker = row_locker(read->tuple);
 
-		(void) waiting_over(&w);
+		waiting_check(&w);
 		if (TransactionIdIsValid(locker))
 			wait_for_xact(&w, locker);
 	}
@@ -350,7 +350,7 @@ check_newest(const LeaseName *name, int64 token, Refusal *why)
 				waiting_begin(&w, -1);
 				if (TransactionIdIsValid(pending))
 					wait_for_xact(&w, pending);
-				(void) waiting_over(&w);
+				waiting_check(&w);
 			}
 		}
 		if (passed)

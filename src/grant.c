@@ -215,7 +215,7 @@ blockers_text(int n, const VirtualTransactionId *vxids)
 /* Raises 55P03 with what stands in the way by the latest read. */
 static void
 not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
-			  int64 wait_usecs)
+			  const Waiting *w)
 {
 	char	   *resource = name_cstring(&req->resource);
 	char	   *detail;
@@ -242,6 +242,11 @@ not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
 		case VERDICT_IN_FLIGHT:
 			detail = psprintf("Transaction %u has changed the lease and is still open.",
 							  read->pending);
+			if (read->pending_grant)
+				detail = psprintf("%s In it \"%.*s\" has token " INT64_FORMAT " until %s.", detail,
+								  read->pending_row.owner_len, read->pending_row.owner,
+								  read->pending_row.version,
+								  timestamptz_to_str(read->pending_row.expire_at));
 			if (read->found)
 				detail = psprintf("%s The last committed holder is \"%.*s\" under token " INT64_FORMAT ", expiry %s.",
 								  detail, read->row.owner_len, read->row.owner, read->row.version,
@@ -266,8 +271,11 @@ not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
 				 errhint("Release it first, or acquire it with the same owner.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 w->lock_timeout ?
+			 errmsg("canceling statement due to lock timeout while waiting for the lease on resource \"%s\"",
+					resource) :
 			 errmsg("could not acquire the lease on resource \"%s\" within %s",
-					resource, usecs_text(wait_usecs)),
+					resource, usecs_text(w->deadline - w->start)),
 			 errdetail_internal("%s", detail),
 			 errhint("Try again, or wait longer; view lease_lock.holders shows who holds what.")));
 }
@@ -500,7 +508,7 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		lease_read(&t.lease, &req->resource, &read);
 		verdict = judge(&read, req, GetCurrentTimestamp());
 		if (verdict == VERDICT_REFUSED)
-			not_available(req, &read, verdict, wait_usecs);
+			not_available(req, &read, verdict, &w);
 
 		if (verdict == VERDICT_FREE || verdict == VERDICT_MINE ||
 			verdict == VERDICT_MINE_HERE)
@@ -509,7 +517,7 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 			attempt = grant_under_lock(&t, req, mode, &read);
 		token = attempt.token;
 		if (attempt.drain && !drain_guards(&w, &req->resource))
-			not_available(req, &read, VERDICT_FREE, wait_usecs);
+			not_available(req, &read, VERDICT_FREE, &w);
 
 		if (token != 0)
 			;
@@ -522,7 +530,7 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		else
 		{
 			if (waiting_over(&w))
-				not_available(req, &read, verdict, wait_usecs);
+				not_available(req, &read, verdict, &w);
 			if (!counted)
 				counted = lock_name(LOCK_WAITING, &req->resource, AccessShareLock, false);
 			if (TransactionIdIsValid(attempt.locker))

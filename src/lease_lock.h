@@ -22,6 +22,7 @@
 #include "datatype/timestamp.h"
 #include "storage/lock.h"
 #include "utils/relcache.h"
+#include "utils/resowner.h"
 #include "utils/snapshot.h"
 
 /* The extension's own SQLSTATEs; DESIGN and doc/reference.md list them. */
@@ -76,6 +77,7 @@ typedef enum LockClass
 #define RENEW_MODE	ShareUpdateExclusiveLock
 #define GRANT_MODE	ExclusiveLock
 
+extern ResourceOwner own_by_transaction(void);
 extern bool lock_name(LockClass class, const LeaseName *name, LOCKMODE mode, bool nowait);
 extern void unlock_name(LockClass class, const LeaseName *name, LOCKMODE mode);
 extern int	guard_holders(const LeaseName *name, VirtualTransactionId **holders);
@@ -206,7 +208,7 @@ typedef struct LeaseRead
 	LeaseRow	row;
 	TransactionId pending;		/* another transaction's change in flight */
 	bool		pending_grant;	/* ... brings another token */
-	int64		pending_token;
+	LeaseRow	pending_row;	/* with that token; tuple NULL for a deletion */
 } LeaseRead;
 
 typedef struct FenceRead
@@ -261,11 +263,13 @@ typedef struct Waiting
 	TimestampTz start;
 	TimestampTz deadline;		/* DT_NOEND: as long as the timeouts let it */
 	bool		waited;			/* slept at least once */
+	bool		lock_timeout;	/* it is over because of lock_timeout */
 	int			naps;			/* consecutive short naps */
 } Waiting;
 
 extern void waiting_begin(Waiting *w, int64 wait_usecs);
 extern bool waiting_over(Waiting *w);
+extern void waiting_check(Waiting *w);
 extern void wait_for_xact(Waiting *w, TransactionId xid);
 extern void wait_for_vxid(Waiting *w, VirtualTransactionId vxid);
 extern void wait_until(Waiting *w, TimestampTz until);

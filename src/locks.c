@@ -32,6 +32,7 @@
 
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/resowner.h"
 
 #include "compat.h"
 #include "lease_lock.h"
@@ -54,6 +55,20 @@ set_tag(LOCKTAG *tag, LockClass class, const LeaseName *name)
 }
 
 /*
+ * Locks belong to the (sub)transaction and not to the portal that runs: a
+ * cursor that fails in a savepoint would take along the locks of its earlier
+ * FETCHes, whose writes stay.  Returns the owner to restore.
+ */
+ResourceOwner
+own_by_transaction(void)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	return owner;
+}
+
+/*
  * Takes the lock of a name (NULL: of the database) for the transaction.
  * Returns false only with nowait, when it cannot be had at once; that
  * includes a queue of waiters.  Raises 53200 when the lock table is full.
@@ -62,19 +77,28 @@ bool
 lock_name(LockClass class, const LeaseName *name, LOCKMODE mode, bool nowait)
 {
 	LOCKTAG		tag;
+	ResourceOwner owner;
+	bool		got;
 
 	Assert(nowait || class != LOCK_LEASE || mode != GRANT_MODE);
 	set_tag(&tag, class, name);
-	return LockAcquire(&tag, mode, false, nowait) != LOCKACQUIRE_NOT_AVAIL;
+	/* An error leaves the owner as it is; the abort sets its own. */
+	owner = own_by_transaction();
+	got = LockAcquire(&tag, mode, false, nowait) != LOCKACQUIRE_NOT_AVAIL;
+	CurrentResourceOwner = owner;
+	return got;
 }
 
 void
 unlock_name(LockClass class, const LeaseName *name, LOCKMODE mode)
 {
 	LOCKTAG		tag;
+	ResourceOwner owner;
 
 	set_tag(&tag, class, name);
+	owner = own_by_transaction();
 	LockRelease(&tag, mode, false);
+	CurrentResourceOwner = owner;
 }
 
 static bool

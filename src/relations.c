@@ -100,6 +100,8 @@ own_open(OwnRelation which, LOCKMODE mode, bool nowait)
 	while (own[which].level == 0)
 	{
 		Oid			oid = own[which].oid;
+		ResourceOwner owner;
+		bool		got = true;
 
 		if (!OidIsValid(oid))
 			oid = own[which].oid =
@@ -109,9 +111,16 @@ own_open(OwnRelation which, LOCKMODE mode, bool nowait)
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("relation lease_lock.%s does not exist", own[which].name),
 					 errhint("Run CREATE EXTENSION lease_lock in this database.")));
-		if (!nowait)
+		owner = own_by_transaction();
+		if (nowait)
+			got = ConditionalLockRelationOid(oid, mode);
+		else
 			LockRelationOid(oid, mode);
-		else if (!ConditionalLockRelationOid(oid, mode))
+		/* With the lock can come the news that the relation has changed. */
+		if (got && own[which].oid != oid)
+			UnlockRelationOid(oid, mode);
+		CurrentResourceOwner = owner;
+		if (!got)
 			return NULL;
 		if (own[which].oid == oid)
 		{
@@ -119,8 +128,6 @@ own_open(OwnRelation which, LOCKMODE mode, bool nowait)
 				own[which].level = GetCurrentTransactionNestLevel();
 			break;
 		}
-		/* With the lock came the news that the relation has changed. */
-		UnlockRelationOid(oid, mode);
 	}
 	rel = RelationIdGetRelation(own[which].oid);
 	if (!RelationIsValid(rel))

@@ -74,7 +74,7 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg)
 		TransactionId blocker;
 		TimestampTz now;
 
-		(void) waiting_over(&w);
+		waiting_check(&w);
 
 		/* Refuse without a lock what the committed row refuses already. */
 		lease_read(&lease, resource, &read);

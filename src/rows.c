@@ -28,6 +28,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/pg_am_d.h"
 #include "catalog/indexing.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -218,7 +219,13 @@ lease_version(HeapTuple tuple, TransactionId inserting, TransactionId deleting,
 		read->pending = inserting;
 		if (scan->pending_tokens[1] == 0 || token < scan->pending_tokens[0])
 			scan->pending_tokens[0] = token;
-		scan->pending_tokens[1] = Max(scan->pending_tokens[1], token);
+		if (token >= scan->pending_tokens[1])
+		{
+			scan->pending_tokens[1] = token;
+			if (read->pending_row.tuple)
+				heap_freetuple(read->pending_row.tuple);
+			lease_row_decode(heap_copytuple(tuple), desc, &read->pending_row);
+		}
 		return;
 	}
 	if (TransactionIdIsValid(deleting))
@@ -255,12 +262,9 @@ lease_read(KeyedTable *table, const LeaseName *resource, LeaseRead *read)
 		lease_read_free(read);
 	}
 	if (scan.pending_tokens[1] != 0)
-	{
-		read->pending_token = scan.pending_tokens[1];
 		read->pending_grant = !read->found ||
 			scan.pending_tokens[0] != read->row.version ||
 			scan.pending_tokens[1] != read->row.version;
-	}
 	read->granted_here = read->own &&
 		read->row.grant_xid == U64FromFullTransactionId(GetTopFullTransactionIdIfAny());
 }
@@ -270,6 +274,8 @@ lease_read_free(LeaseRead *read)
 {
 	if (read->found)
 		heap_freetuple(read->row.tuple);
+	if (read->pending_row.tuple)
+		heap_freetuple(read->pending_row.tuple);
 	memset(read, 0, sizeof(*read));
 }
 
@@ -409,7 +415,9 @@ insert_index_entries(KeyedTable *table, Datum key, ItemPointer tid, bool new_ver
 
 		if (index->rd_index->indisready)
 		{
-			if (index->rd_index->indnatts != 1 || index->rd_index->indkey.values[0] != table->key)
+			if (index->rd_index->indnatts != 1 || index->rd_index->indkey.values[0] != table->key ||
+				(index->rd_rel->relam != BTREE_AM_OID && index->rd_rel->relam != HASH_AM_OID) ||
+				RelationGetIndexPredicate(index) != NIL)
 				ereport(ERROR,
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						 errmsg("index \"%s\" on lease_lock.%s is not part of the extension",

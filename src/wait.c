@@ -45,23 +45,26 @@ waiting_begin(Waiting *w, int64 wait_usecs)
 	w->deadline = wait_usecs < 0 ? DT_NOEND : w->start + wait_usecs;
 }
 
-/*
- * Whether the caller's own time is up.  Raises 55P03 when lock_timeout is.
- */
+/* Whether the caller's own time is up, or lock_timeout. */
 bool
 waiting_over(Waiting *w)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
 	CHECK_FOR_INTERRUPTS();
-	if (now >= w->deadline)
-		return true;
-	if (LockTimeout > 0 && now >= w->start + LockTimeout * INT64CONST(1000))
+	w->lock_timeout = LockTimeout > 0 && now >= w->start + LockTimeout * INT64CONST(1000);
+	return w->lock_timeout || now >= w->deadline;
+}
+
+/* For callers without a time of their own: raises 55P03 when lock_timeout is up. */
+void
+waiting_check(Waiting *w)
+{
+	if (waiting_over(w))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("canceling statement due to lock timeout"),
 				 errdetail("lock_timeout counts all that one call of lease_lock waits for.")));
-	return false;
 }
 
 /* Microseconds that may still be waited, at most limit and at least 1. */
