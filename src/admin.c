@@ -66,16 +66,22 @@ drain_or_terminate(Waiting *w, const LeaseName *resource, bool terminate_them, S
 	VirtualTransactionId *holders;
 	int			n;
 
-	while ((n = guard_holders(resource, &holders)) > 0)
+	while (name_in_use(resource))
 	{
+		n = guard_holders(resource, &holders);
 		if (waiting_over(w))
 			not_released(w, resource,
 						 psprintf("A transaction that wrote under it is still open (%s).",
-								  blockers_text(n, holders)), terminate_them);
+								  n > 0 ? blockers_text(n, holders) : "at work"), terminate_them);
 		for (int i = 0; terminate_them && i < n; i++)
 			terminate(compat_vxid_pid(holders[i]), ended);
-		wait_for_vxid(w, holders[0]);
-		pfree(holders);
+		if (n > 0)
+		{
+			wait_for_vxid(w, holders[0]);
+			pfree(holders);
+		}
+		else
+			wait_nap(w);
 	}
 }
 
@@ -241,7 +247,8 @@ idle_since(const LeaseRow *row, bool own, TimestampTz limit)
 /*
  * Deletes one idle row unless anybody is at it.  A row that still knows a
  * newer token than its fence stays: without it an older token would pass in
- * mode 'newest'.
+ * mode 'newest'.  Where nothing was ever accepted in that mode there is no
+ * fence to tell (doc/reference.md says so).
  */
 static bool
 prune_one(KeyedTable *lease, KeyedTable *fence, const LeaseName *resource, TimestampTz limit)

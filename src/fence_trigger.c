@@ -292,9 +292,11 @@ check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 	if (guard->template)
 	{
 		LeaseName	name = template_render(guard->template, td->tg_trigtuple, desc);
-		Presented  *p = presented_find(&name);
+		Presented  *p;
 
+		/* The check can make the entry. */
 		check_name(guard, &name, 0, rel);
+		p = presented_find(&name);
 		token = p ? p->value.token : 0;
 	}
 	else

@@ -281,21 +281,26 @@ not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
 }
 
 /*
- * Waits until no other transaction holds R in GUARD mode.  Needs this
- * transaction's uncommitted grant in the row, so that guards that come later
- * wait for us.  Returns false when the caller's time is up before.
+ * Waits until no other transaction holds R.  Needs this transaction's
+ * uncommitted grant in the row, so that guards that come later wait for us.
+ * Returns false when the caller's time is up before.
  */
 static bool
 drain_guards(Waiting *w, const LeaseName *resource)
 {
 	VirtualTransactionId *holders;
 
-	while (guard_holders(resource, &holders) > 0)
+	while (name_in_use(resource))
 	{
 		if (waiting_over(w))
 			return false;
-		wait_for_vxid(w, holders[0]);
-		pfree(holders);
+		if (guard_holders(resource, &holders) > 0)
+		{
+			wait_for_vxid(w, holders[0]);
+			pfree(holders);
+		}
+		else
+			wait_nap(w);
 	}
 	return true;
 }
@@ -495,7 +500,17 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 	PreventCommandIfReadOnly("acquire()");
 	PreventCommandIfParallelMode("acquire()");
 	waiting_begin(&w, wait_usecs);
-	(void) open_tables(&t, false);
+	while (!open_tables(&t, true))
+	{
+		if (waiting_over(&w))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not acquire the lease on resource \"%s\" within %s",
+							name_cstring(&req->resource), usecs_text(wait_usecs)),
+					 errdetail("A relation of lease_lock is locked by another session."),
+					 errhint("View pg_locks shows who has locked it.")));
+		wait_nap(&w);
+	}
 
 	while (token == 0)
 	{
@@ -521,9 +536,10 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 
 		if (token != 0)
 			;
-		else if (attempt.moved)
-			(void) token_settle_place(&t.tokens, &t.lease, false);
-		else if (mode != NoLock && !TransactionIdIsValid(attempt.locker))
+		else if (attempt.moved && token_settle_place(&t.tokens, &t.lease, true))
+			;
+		else if (mode != NoLock && !attempt.moved &&
+				 !TransactionIdIsValid(attempt.locker))
 			;					/* it changed between the two looks */
 		else if (++tries <= TRY_TIMES && only_functions_at_work(req, verdict))
 			wait_nap(&w);
@@ -535,6 +551,8 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 				counted = lock_name(LOCK_WAITING, &req->resource, AccessShareLock, false);
 			if (TransactionIdIsValid(attempt.locker))
 				wait_for_xact(&w, attempt.locker);
+			else if (attempt.moved)
+				wait_nap(&w);	/* somebody else is at the jump */
 			else
 				wait_for_verdict(&w, req, &read, verdict);
 		}

@@ -81,6 +81,7 @@ extern ResourceOwner own_by_transaction(void);
 extern bool lock_name(LockClass class, const LeaseName *name, LOCKMODE mode, bool nowait);
 extern void unlock_name(LockClass class, const LeaseName *name, LOCKMODE mode);
 extern int	guard_holders(const LeaseName *name, VirtualTransactionId **holders);
+extern bool name_in_use(const LeaseName *name);
 extern int	waiting_names(uint64 **hashes);
 
 /* ----------------------------------------------------------- relations.c */
@@ -89,6 +90,7 @@ typedef enum OwnRelation
 {
 	REL_LEASE,
 	REL_LEASE_INDEX,
+	REL_LEASE_PKEY,
 	REL_FENCE,
 	REL_FENCE_INDEX,
 	REL_TOKEN_SEQ,

@@ -117,7 +117,8 @@ vxid_member(VirtualTransactionId vxid, const VirtualTransactionId *list)
  * or that a transaction is just ending.
  *
  * No lock mode conflicts with GUARD alone, so whoever also holds a stronger
- * mode is left out.  A function that comes and goes between the looks can
+ * mode is left out: 0 does not prove that nobody writes (name_in_use() does),
+ * only that nobody is worth waiting for now.  A function that comes and goes between the looks can
  * still be taken for a guard; waits start over now and then, which bounds
  * what that costs.
  */
@@ -144,6 +145,25 @@ guard_holders(const LeaseName *name, VirtualTransactionId **holders)
 	else
 		*holders = all;
 	return n;
+}
+
+/*
+ * Whether any other transaction that has not ended holds R, in whatever mode:
+ * one that writes under the name can be in the middle of a call just now, and
+ * guard_holders() leaves it out.
+ */
+bool
+name_in_use(const LeaseName *name)
+{
+	LOCKTAG		tag;
+	VirtualTransactionId *all;
+	bool		in_use;
+
+	set_tag(&tag, LOCK_LEASE, name);
+	all = GetLockConflicts(&tag, GRANT_MODE, NULL);
+	in_use = VirtualTransactionIdIsValid(all[0]);
+	pfree(all);
+	return in_use;
 }
 
 /*

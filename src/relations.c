@@ -31,6 +31,7 @@ static struct
 {
 	[REL_LEASE] = {"lease"},
 	[REL_LEASE_INDEX] = {"lease_resource"},
+	[REL_LEASE_PKEY] = {"lease_pkey"},
 	[REL_FENCE] = {"fence"},
 	[REL_FENCE_INDEX] = {"fence_pkey"},
 	[REL_TOKEN_SEQ] = {"token_seq"},
@@ -44,10 +45,11 @@ static const struct
 	OwnRelation index;
 	AttrNumber	key;
 	StrategyNumber equal;
+	int			natts;
 }			keyed_tables[] =
 {
-	[TABLE_LEASE] = {REL_LEASE, REL_LEASE_INDEX, LEASE_RESOURCE, HTEqualStrategyNumber},
-	[TABLE_FENCE] = {REL_FENCE, REL_FENCE_INDEX, FENCE_NAME, BTEqualStrategyNumber},
+	[TABLE_LEASE] = {REL_LEASE, REL_LEASE_INDEX, LEASE_RESOURCE, HTEqualStrategyNumber, LEASE_NATTS},
+	[TABLE_FENCE] = {REL_FENCE, REL_FENCE_INDEX, FENCE_NAME, BTEqualStrategyNumber, FENCE_NATTS},
 };
 
 static void
@@ -85,17 +87,13 @@ own_relations_at_subend(int level, bool commit)
 }
 
 /*
- * Opens one of the extension's relations, locked to the end of the
- * transaction; close it with relation_close(..., NoLock).  Returns NULL only
- * with nowait, when somebody's lock is in the way.  Called before R is taken,
- * so that nobody sleeps on an ALTER while holding R.  Raises 55000 when the
- * extension is not installed in this database.
+ * Locks one of the extension's relations to the end of the transaction.
+ * Returns false only with nowait, when somebody's lock is in the way.  Raises
+ * 55000 when the extension is not installed in this database.
  */
-Relation
-own_open(OwnRelation which, LOCKMODE mode, bool nowait)
+static bool
+own_lock(OwnRelation which, LOCKMODE mode, bool nowait)
 {
-	Relation	rel;
-
 	/* A lock that we know to hold needs no way through the lock tables. */
 	while (own[which].level == 0)
 	{
@@ -121,7 +119,7 @@ own_open(OwnRelation which, LOCKMODE mode, bool nowait)
 			UnlockRelationOid(oid, mode);
 		CurrentResourceOwner = owner;
 		if (!got)
-			return NULL;
+			return false;
 		if (own[which].oid == oid)
 		{
 			if (mode == RowExclusiveLock)
@@ -129,6 +127,22 @@ own_open(OwnRelation which, LOCKMODE mode, bool nowait)
 			break;
 		}
 	}
+	return true;
+}
+
+/*
+ * Opens one of the extension's relations, locked to the end of the
+ * transaction; close it with relation_close(..., NoLock).  Returns NULL only
+ * with nowait, when somebody's lock is in the way.  Called before R is taken,
+ * so that nobody sleeps on an ALTER while holding R.
+ */
+Relation
+own_open(OwnRelation which, LOCKMODE mode, bool nowait)
+{
+	Relation	rel;
+
+	if (!own_lock(which, mode, nowait))
+		return NULL;
 	rel = RelationIdGetRelation(own[which].oid);
 	if (!RelationIsValid(rel))
 		elog(ERROR, "could not open relation lease_lock.%s", own[which].name);
@@ -145,9 +159,21 @@ keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
 	table->equal = keyed_tables[which].equal;
 	table->context = CurrentMemoryContext;
 	table->scan = NULL;
+	/* A write can have to enter a row into the other index as well. */
+	if (which == TABLE_LEASE && mode == RowExclusiveLock &&
+		!own_lock(REL_LEASE_PKEY, mode, nowait))
+		return false;
 	table->heap = own_open(keyed_tables[which].heap, mode, nowait);
 	if (table->heap == NULL)
 		return false;
+	if (RelationGetDescr(table->heap)->natts != keyed_tables[which].natts)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table lease_lock.%s is not as this library of lease_lock expects it",
+						RelationGetRelationName(table->heap)),
+				 errdetail("It has %d columns and not %d.",
+						   RelationGetDescr(table->heap)->natts, keyed_tables[which].natts),
+				 errhint("Run ALTER EXTENSION lease_lock UPDATE, or start a new session after a package upgrade.")));
 	table->index = own_open(keyed_tables[which].index, mode, nowait);
 	if (table->index != NULL)
 		return true;
