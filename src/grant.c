@@ -509,7 +509,7 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 							name_cstring(&req->resource), usecs_text(wait_usecs)),
 					 errdetail("A relation of lease_lock is locked by another session."),
 					 errhint("View pg_locks shows who has locked it.")));
-		wait_nap(&w);
+		wait_for_relations(&w);
 	}
 
 	while (token == 0)

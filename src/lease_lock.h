@@ -120,6 +120,7 @@ typedef struct KeyedTable
 
 extern void relations_init(void);
 extern Relation own_open(OwnRelation which, LOCKMODE mode, bool nowait);
+extern void own_relations_wait(void);
 extern void own_relations_at_end(void);
 extern void own_relations_at_subend(int level, bool commit);
 extern bool keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait);
@@ -274,6 +275,7 @@ extern bool waiting_over(Waiting *w);
 extern void waiting_check(Waiting *w);
 extern void wait_for_xact(Waiting *w, TransactionId xid);
 extern void wait_for_vxid(Waiting *w, VirtualTransactionId vxid);
+extern void wait_for_relations(Waiting *w);
 extern void wait_until(Waiting *w, TimestampTz until);
 extern void wait_nap(Waiting *w);
 extern bool lock_name_bounded(Waiting *w, LockClass class, const LeaseName *name,

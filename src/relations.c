@@ -130,6 +130,21 @@ own_lock(OwnRelation which, LOCKMODE mode, bool nowait)
 	return true;
 }
 
+/* Waits until no other session's lock is in the way of a grant; keeps none. */
+void
+own_relations_wait(void)
+{
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+	{
+		Oid			oid = own[i].oid;
+
+		if (i == REL_AUDIT || !OidIsValid(oid))
+			continue;
+		LockRelationOid(oid, RowExclusiveLock);
+		UnlockRelationOid(oid, RowExclusiveLock);
+	}
+}
+
 /*
  * Opens one of the extension's relations, locked to the end of the
  * transaction; close it with relation_close(..., NoLock).  Returns NULL only

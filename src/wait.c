@@ -85,7 +85,7 @@ typedef struct LockWait
 {
 	enum
 	{
-		WAIT_XID, WAIT_VXID, WAIT_NAME
+		WAIT_XID, WAIT_VXID, WAIT_NAME, WAIT_RELATIONS
 	}			what;
 	TransactionId xid;
 	VirtualTransactionId vxid;
@@ -123,6 +123,9 @@ wait_slice(Waiting *w, const LockWait *wait)
 			case WAIT_NAME:
 				lock_name(wait->class, wait->name, wait->mode, false);
 				unlock_name(wait->class, wait->name, wait->mode);
+				break;
+			case WAIT_RELATIONS:
+				own_relations_wait();
 				break;
 		}
 		LockTimeout = lock_timeout;
@@ -162,6 +165,15 @@ void
 wait_for_vxid(Waiting *w, VirtualTransactionId vxid)
 {
 	LockWait	wait = {.what = WAIT_VXID, .vxid = vxid};
+
+	wait_slice(w, &wait);
+}
+
+/* Waits for another session's lock on our relations. */
+void
+wait_for_relations(Waiting *w)
+{
+	LockWait	wait = {.what = WAIT_RELATIONS};
 
 	wait_slice(w, &wait);
 }
