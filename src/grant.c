@@ -7,9 +7,10 @@
  *
  * - A free lease is granted under R in GRANT mode, asked for without waiting,
  *	 so that no guarded write is in flight and none can start.
- * - A live lease is taken over by its own owner under R in RENEW mode: the new
- *	 token is written first, and then the guarded writes in flight are waited
- *	 for.  Writes that come later meet the uncommitted grant and wait for it.
+ * - A live lease is taken over by its own owner in the same way, if R can be had
+ *	 at once.  Otherwise under R in RENEW mode: the new token is written first,
+ *	 and then the guarded writes in flight are waited for.  Writes that come
+ *	 later meet the uncommitted grant and wait for it.
  * - A lease that this transaction granted is extended under R in RENEW mode.
  * - Whoever waits holds LOCK_WAITING, which excludes nobody and can be counted.
  *

@@ -284,7 +284,7 @@ extern bool lock_name_bounded(Waiting *w, LockClass class, const LeaseName *name
 /* ----------------------------------------------------------- presented.c */
 typedef struct Presented
 {
-	LeaseName		name;
+	LeaseName	name;
 	bool		used;			/* a check has looked at it */
 	struct
 	{
@@ -317,8 +317,8 @@ typedef enum Scope
 
 typedef struct GrantRequest
 {
-	LeaseName		resource;
-	LeaseName		owner;
+	LeaseName	resource;
+	LeaseName	owner;
 	Datum		resource_text;	/* the same as text */
 	Datum		owner_text;
 	char	   *role;			/* current_user */

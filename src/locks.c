@@ -118,9 +118,9 @@ vxid_member(VirtualTransactionId vxid, const VirtualTransactionId *list)
  *
  * No lock mode conflicts with GUARD alone, so whoever also holds a stronger
  * mode is left out: 0 does not prove that nobody writes (name_in_use() does),
- * only that nobody is worth waiting for now.  A function that comes and goes between the looks can
- * still be taken for a guard; waits start over now and then, which bounds
- * what that costs.
+ * only that there is no end of a transaction to wait for just now.  A function
+ * that comes and goes between the looks can still be taken for a guard; waits
+ * start over now and then, which bounds what that costs.
  */
 int
 guard_holders(const LeaseName *name, VirtualTransactionId **holders)

@@ -27,16 +27,17 @@ static struct
 	const char *name;
 	Oid			oid;			/* until any change of it */
 	int			level;			/* locked RowExclusive since this nesting level */
+	int			natts;			/* columns of a table */
 }			own[N_OWN_RELATIONS] =
 {
-	[REL_LEASE] = {"lease"},
+	[REL_LEASE] = {"lease", .natts = LEASE_NATTS},
 	[REL_LEASE_INDEX] = {"lease_resource"},
 	[REL_LEASE_PKEY] = {"lease_pkey"},
-	[REL_FENCE] = {"fence"},
+	[REL_FENCE] = {"fence", .natts = FENCE_NATTS},
 	[REL_FENCE_INDEX] = {"fence_pkey"},
 	[REL_TOKEN_SEQ] = {"token_seq"},
 	[REL_PLACE_SEQ] = {"place_seq"},
-	[REL_AUDIT] = {"audit"},
+	[REL_AUDIT] = {"audit", .natts = AUDIT_NATTS},
 };
 
 static const struct
@@ -45,11 +46,10 @@ static const struct
 	OwnRelation index;
 	AttrNumber	key;
 	StrategyNumber equal;
-	int			natts;
 }			keyed_tables[] =
 {
-	[TABLE_LEASE] = {REL_LEASE, REL_LEASE_INDEX, LEASE_RESOURCE, HTEqualStrategyNumber, LEASE_NATTS},
-	[TABLE_FENCE] = {REL_FENCE, REL_FENCE_INDEX, FENCE_NAME, BTEqualStrategyNumber, FENCE_NATTS},
+	[TABLE_LEASE] = {REL_LEASE, REL_LEASE_INDEX, LEASE_RESOURCE, HTEqualStrategyNumber},
+	[TABLE_FENCE] = {REL_FENCE, REL_FENCE_INDEX, FENCE_NAME, BTEqualStrategyNumber},
 };
 
 static void
@@ -149,7 +149,8 @@ own_relations_wait(void)
  * Opens one of the extension's relations, locked to the end of the
  * transaction; close it with relation_close(..., NoLock).  Returns NULL only
  * with nowait, when somebody's lock is in the way.  Called before R is taken,
- * so that nobody sleeps on an ALTER while holding R.
+ * so that nobody sleeps on an ALTER while holding R.  Raises 55000 for a table
+ * of another shape: the columns are known here by their numbers.
  */
 Relation
 own_open(OwnRelation which, LOCKMODE mode, bool nowait)
@@ -161,6 +162,14 @@ own_open(OwnRelation which, LOCKMODE mode, bool nowait)
 	rel = RelationIdGetRelation(own[which].oid);
 	if (!RelationIsValid(rel))
 		elog(ERROR, "could not open relation lease_lock.%s", own[which].name);
+	if (own[which].natts != 0 && RelationGetDescr(rel)->natts != own[which].natts)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table lease_lock.%s is not as this library of lease_lock expects it",
+						own[which].name),
+				 errdetail("It has %d columns and not %d.",
+						   RelationGetDescr(rel)->natts, own[which].natts),
+				 errhint("Run ALTER EXTENSION lease_lock UPDATE, or start a new session after a package upgrade.")));
 	pgstat_init_relation(rel);
 	return rel;
 }
@@ -181,14 +190,6 @@ keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
 	table->heap = own_open(keyed_tables[which].heap, mode, nowait);
 	if (table->heap == NULL)
 		return false;
-	if (RelationGetDescr(table->heap)->natts != keyed_tables[which].natts)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table lease_lock.%s is not as this library of lease_lock expects it",
-						RelationGetRelationName(table->heap)),
-				 errdetail("It has %d columns and not %d.",
-						   RelationGetDescr(table->heap)->natts, keyed_tables[which].natts),
-				 errhint("Run ALTER EXTENSION lease_lock UPDATE, or start a new session after a package upgrade.")));
 	table->index = own_open(keyed_tables[which].index, mode, nowait);
 	if (table->index != NULL)
 		return true;

@@ -28,8 +28,8 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
-#include "catalog/pg_am_d.h"
 #include "catalog/indexing.h"
+#include "catalog/pg_am_d.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
@@ -148,6 +148,7 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 	ScanKeyEntryInitialize(&key, 0, 1, table->equal, InvalidOid,
 						   table->index->rd_indcollation[0], F_TEXTEQ,
 						   PointerGetDatum(&text.value));
+
 	/*
 	 * A scan's working space is large, so a call keeps its own to the end, in
 	 * the context of whoever opened the table: callers have shorter ones.

@@ -101,10 +101,11 @@ log_sequence_page(Relation seq, Buffer buffer, HeapTuple tuple)
 }
 
 /*
- * Moves a sequence to the next value that is larger than floor, and returns it.  Test and change are one step under the page's lock: nothing
- * ever lowers the sequence, however long a backend is paused in here.  That is
- * why nextval and setval will not do; they would also change the caller's
- * lastval().  The format and the WAL are theirs.  Raises 2200H at the end.
+ * Moves a sequence to the next value that is larger than floor, and returns
+ * it.  Test and change are one step under the page's lock: nothing ever lowers
+ * the sequence, however long a backend is paused in here.  That is why nextval
+ * and setval will not do; they would also change the caller's lastval().  The
+ * format and the WAL are theirs.  Raises 2200H at the end.
  */
 static int64
 sequence_advance(Relation seq, int64 floor)

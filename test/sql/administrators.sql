@@ -188,6 +188,25 @@ select lease_lock.acquire('short', 'E', '1 hour', scope => 'transaction') > 0 as
 select lease_lock.prune('0') as pruned;
 commit;
 
+-- 8. Tables of another shape, and indexes that are not ours, are refused before anything is written.
+begin;
+alter table lease_lock.lease add column extra text default 'x';
+select * from pg_temp.refusal('select lease_lock.acquire(''shape'', ''F'')');
+rollback;
+begin;
+alter table lease_lock.audit add column extra text default 'x';
+select * from pg_temp.refusal('select lease_lock.force_release(''job2'', ''audit has another shape'')');
+rollback;
+begin;
+create index other_kind on lease_lock.lease using brin (resource);
+select * from pg_temp.refusal('select lease_lock.acquire(''shape'', ''F'')');
+rollback;
+begin;
+create index part on lease_lock.lease (resource) where version > 0;
+select * from pg_temp.refusal('select lease_lock.acquire(''shape'', ''F'')');
+rollback;
+select lease_lock.acquire('shape', 'F') > 0 as granted;
+
 drop table h, n;
 drop extension lease_lock;
 drop role regress_admin, regress_app;

@@ -142,5 +142,16 @@ delete from task where id = 1;
 truncate task;
 select count(*) from task;
 
+-- 8. A DELETE is compared with the stored token however many leases the transaction has acquired.
+create table stored (id int, token bigint);
+insert into stored values (1, 1000000);
+select lease_lock.guard_column('stored', 'token', resource => 'stored/{id}');
+begin;
+select count(lease_lock.acquire('other/' || i, 'W')) from generate_series(1, 20) i;
+select lease_lock.acquire('stored/1', 'W') < 1000000 as older;
+select pg_temp.outcome('delete from stored');
+rollback;
+drop table stored;
+
 drop table task;
 drop extension lease_lock;
