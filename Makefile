@@ -10,21 +10,31 @@ MODULE_big = lease_lock
 OBJS = \
 	src/admin.o \
 	src/args.o \
+	src/backends.o \
+	src/evict.o \
 	src/fence.o \
 	src/fence_trigger.o \
 	src/grant.o \
+	src/grant_wait.o \
 	src/guard.o \
 	src/lease_sql.o \
+	src/line.o \
 	src/locks.o \
 	src/main.o \
+	src/named.o \
+	src/named_list.o \
 	src/presented.o \
 	src/relations.o \
 	src/renew.o \
+	src/rings.o \
 	src/rows.o \
+	src/session.o \
+	src/shared.o \
 	src/template.o \
 	src/token.o \
 	src/views.o \
-	src/wait.o
+	src/wait.o \
+	src/waiting_views.o
 DATA = sql/lease_lock--1.0.sql
 PGFILEDESC = "lease_lock - leases with fencing tokens"
 
@@ -45,7 +55,7 @@ PG_CFLAGS_STRICT = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare
 	-Wno-missing-field-initializers -Wno-cast-function-type
 override CFLAGS += $(if $(STRICT),$(PG_CFLAGS_STRICT))
 
-$(OBJS) $(OBJS:.o=.bc): src/lease_lock.h src/compat.h
+$(OBJS) $(OBJS:.o=.bc): $(wildcard src/*.h)
 else
 .PHONY: test demo
 test:

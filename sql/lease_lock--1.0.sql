@@ -33,6 +33,7 @@ CREATE TABLE lease_lock.lease (
   ended_by text,
   ended_at timestamptz,
   free_at timestamptz,
+  session bigint,
   application_name text,
   client_addr inet,
   payload jsonb
@@ -55,7 +56,8 @@ COMMENT ON COLUMN lease_lock.lease.ended_at IS 'When it was released; NULL while
 COMMENT ON COLUMN lease_lock.lease.ended_by IS 'released, forced, or transaction (scope transaction: ends with its own); NULL while it was not ended by a call.';
 COMMENT ON COLUMN lease_lock.lease.free_at IS 'Until when nobody is granted after a release with a cooldown.';
 COMMENT ON COLUMN lease_lock.lease.ttl IS 'The time to live that the grant asked for; a renewal without one uses it.';
-COMMENT ON COLUMN lease_lock.lease.scope IS 'lease or transaction: what else ends it.';
+COMMENT ON COLUMN lease_lock.lease.scope IS 'lease, session or transaction: what else ends it.';
+COMMENT ON COLUMN lease_lock.lease.session IS 'Scope session: the key of the lock that the session holds while it lives; NULL otherwise.';
 COMMENT ON COLUMN lease_lock.lease.payload IS 'What the caller of acquire wanted others to know.';
 COMMENT ON COLUMN lease_lock.lease.role IS 'The role that acquired it (current_user).';
 COMMENT ON COLUMN lease_lock.lease.application_name IS 'The application_name of the session that acquired it.';
@@ -92,11 +94,11 @@ CREATE TABLE lease_lock.audit (
   reason text,
   detail text
 ) USING heap;
-COMMENT ON TABLE lease_lock.audit IS 'Every administrator''s act.';
+COMMENT ON TABLE lease_lock.audit IS 'Every administrator''s act, and every eviction.';
 COMMENT ON COLUMN lease_lock.audit.at IS 'When.';
 COMMENT ON COLUMN lease_lock.audit.role IS 'As which role (current_user).';
 COMMENT ON COLUMN lease_lock.audit.session_role IS 'Logged in as which role (session_user).';
-COMMENT ON COLUMN lease_lock.audit.action IS 'force_release, prune, guard or unguard.';
+COMMENT ON COLUMN lease_lock.audit.action IS 'force_release, evict, prune, guard or unguard.';
 COMMENT ON COLUMN lease_lock.audit.object IS 'The resource or the table that it was about.';
 COMMENT ON COLUMN lease_lock.audit.reason IS 'Why, in the administrator''s words; NULL where none is asked for.';
 COMMENT ON COLUMN lease_lock.audit.detail IS 'What was done.';
@@ -169,6 +171,46 @@ CREATE FUNCTION lease_lock.present(resource text, token bigint)
   AS 'MODULE_PATHNAME', 'll_present';
 COMMENT ON FUNCTION lease_lock.present(text, bigint) IS
   'From now to the end of the transaction its writes carry token for resource; returns the token.';
+
+------------------------------------------------------------------------------
+-- Named advisory locks.
+------------------------------------------------------------------------------
+
+CREATE FUNCTION lease_lock.advisory_key(name text)
+  RETURNS bigint LANGUAGE C IMMUTABLE PARALLEL SAFE
+  AS 'MODULE_PATHNAME', 'll_advisory_key';
+COMMENT ON FUNCTION lease_lock.advisory_key(text) IS
+  'The key of a named advisory lock; pg_locks shows its halves as classid and objid, with objsubid 24.';
+
+CREATE FUNCTION lease_lock.advisory_lock(name text, shared boolean DEFAULT false, wait interval DEFAULT NULL)
+  RETURNS void LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_advisory_lock';
+COMMENT ON FUNCTION lease_lock.advisory_lock(text, boolean, interval) IS
+  'Takes a named lock until it is unlocked or the session ends; waits at most wait (NULL: as long as lock_timeout lets it), then raises 55P03.';
+
+CREATE FUNCTION lease_lock.advisory_xact_lock(name text, shared boolean DEFAULT false, wait interval DEFAULT NULL)
+  RETURNS void LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_advisory_xact_lock';
+COMMENT ON FUNCTION lease_lock.advisory_xact_lock(text, boolean, interval) IS
+  'Takes a named lock until the transaction ends; waits as advisory_lock does.';
+
+CREATE FUNCTION lease_lock.try_advisory_lock(name text, shared boolean DEFAULT false)
+  RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_try_advisory_lock';
+COMMENT ON FUNCTION lease_lock.try_advisory_lock(text, boolean) IS
+  'Takes a named lock until it is unlocked or the session ends, if it can be had at once; whether it was.';
+
+CREATE FUNCTION lease_lock.try_advisory_xact_lock(name text, shared boolean DEFAULT false)
+  RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_try_advisory_xact_lock';
+COMMENT ON FUNCTION lease_lock.try_advisory_xact_lock(text, boolean) IS
+  'Takes a named lock until the transaction ends, if it can be had at once; whether it was.';
+
+CREATE FUNCTION lease_lock.advisory_unlock(name text, shared boolean DEFAULT false)
+  RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_advisory_unlock';
+COMMENT ON FUNCTION lease_lock.advisory_unlock(text, boolean) IS
+  'Gives up a named lock that this session took by advisory_lock or try_advisory_lock; false, with a warning that names the holder, when it did not.';
 
 ------------------------------------------------------------------------------
 -- For administrators, until they grant them.
@@ -250,7 +292,7 @@ COMMENT ON COLUMN lease_lock.holders.token IS 'The fencing token of the grant.';
 COMMENT ON COLUMN lease_lock.holders.expire_at IS 'When it ends unless it is renewed.';
 COMMENT ON COLUMN lease_lock.holders.remaining IS 'Time until then; zero when it has expired.';
 COMMENT ON COLUMN lease_lock.holders.held_for IS 'Time since it was acquired.';
-COMMENT ON COLUMN lease_lock.holders.scope IS 'What else ends it: nothing (lease) or its transaction.';
+COMMENT ON COLUMN lease_lock.holders.scope IS 'What else ends it: nothing (lease), the end of its session or of its transaction.';
 COMMENT ON COLUMN lease_lock.holders.state IS 'held; expired (and taken by nobody yet); uncommitted or prepared (granted by a transaction that is still open).';
 COMMENT ON COLUMN lease_lock.holders.waiters IS 'How many backends wait in acquire for this name.';
 COMMENT ON COLUMN lease_lock.holders.payload IS 'What the holder wanted others to know; NULL for other roles'' without pg_read_all_stats.';
@@ -279,3 +321,55 @@ COMMENT ON COLUMN lease_lock.fences.accepted_at IS 'When it was granted (held) o
 COMMENT ON COLUMN lease_lock.fences.accepted_by IS 'The role that acquired it (held) or wrote with it (newest).';
 REVOKE ALL ON TABLE lease_lock.fences FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.fences TO PUBLIC;
+
+CREATE FUNCTION lease_lock.waiters_data(OUT resource text, OUT owner text, OUT place integer,
+    OUT waiting_since timestamptz, OUT deadline timestamptz, OUT holder text, OUT blocked_by integer[],
+    OUT role text, OUT pid integer)
+  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
+  AS 'MODULE_PATHNAME', 'll_waiters';
+COMMENT ON FUNCTION lease_lock.waiters_data() IS 'Behind the view lease_lock.waiters.';
+
+CREATE VIEW lease_lock.waiters AS
+  SELECT w.resource, w.owner, w.place, w.waiting_since, w.deadline, w.holder, w.blocked_by, w.role, w.pid
+  FROM lease_lock.waiters_data() AS w;
+COMMENT ON VIEW lease_lock.waiters IS 'Who waits in acquire, in the order in which they will be granted.';
+COMMENT ON COLUMN lease_lock.waiters.resource IS 'The name that is waited for.';
+COMMENT ON COLUMN lease_lock.waiters.owner IS 'Who wants to acquire it, in its own words.';
+COMMENT ON COLUMN lease_lock.waiters.place IS 'Place in line for that name, from 1.';
+COMMENT ON COLUMN lease_lock.waiters.waiting_since IS 'When acquire was called.';
+COMMENT ON COLUMN lease_lock.waiters.deadline IS 'When it gives up: the end of its wait, or of lock_timeout.';
+COMMENT ON COLUMN lease_lock.waiters.holder IS 'The owner that holds the lease, or is just being granted it; NULL when nobody does.';
+COMMENT ON COLUMN lease_lock.waiters.blocked_by IS 'Backends that keep it out: those whose transactions it waits for (0: a prepared one), or the session that acquired the lease, if that is still there.';
+COMMENT ON COLUMN lease_lock.waiters.role IS 'The role that waits.';
+COMMENT ON COLUMN lease_lock.waiters.pid IS 'The backend that waits.';
+REVOKE ALL ON TABLE lease_lock.waiters FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.waiters TO PUBLIC;
+
+CREATE FUNCTION lease_lock.advisory_locks_data(OUT key bigint, OUT name text, OUT mode text,
+    OUT scope text, OUT granted boolean, OUT since timestamptz, OUT pid integer,
+    OUT backend_start timestamptz, OUT prepared_xid xid)
+  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
+  AS 'MODULE_PATHNAME', 'll_advisory_locks';
+COMMENT ON FUNCTION lease_lock.advisory_locks_data() IS 'Behind the view lease_lock.advisory_locks.';
+
+CREATE VIEW lease_lock.advisory_locks AS
+  SELECT l.name, l.mode, l.scope, l.granted, l.since, l.pid, l.backend_start,
+         a.usename::text AS role, a.application_name, a.state AS backend_state, p.gid, l.key
+  FROM lease_lock.advisory_locks_data() AS l
+  LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) l.pid
+  LEFT JOIN pg_catalog.pg_prepared_xacts AS p ON p.transaction OPERATOR(pg_catalog.=) l.prepared_xid;
+COMMENT ON VIEW lease_lock.advisory_locks IS 'Named advisory locks of this database that are held or waited for.';
+COMMENT ON COLUMN lease_lock.advisory_locks.name IS 'The name; NULL only for a prepared transaction that is older than the server''s start.';
+COMMENT ON COLUMN lease_lock.advisory_locks.mode IS 'exclusive or shared.';
+COMMENT ON COLUMN lease_lock.advisory_locks.scope IS 'What it lasts to the end of, unless it is unlocked: session or transaction.';
+COMMENT ON COLUMN lease_lock.advisory_locks.granted IS 'False while it is waited for.';
+COMMENT ON COLUMN lease_lock.advisory_locks.since IS 'Since when it is held, or waited for.';
+COMMENT ON COLUMN lease_lock.advisory_locks.pid IS 'The backend; NULL for a prepared transaction.';
+COMMENT ON COLUMN lease_lock.advisory_locks.backend_start IS 'When that backend started: a pid can be used again.';
+COMMENT ON COLUMN lease_lock.advisory_locks.role IS 'The role that is logged in there; NULL for other roles'' without pg_read_all_stats.';
+COMMENT ON COLUMN lease_lock.advisory_locks.application_name IS 'What the session calls itself; behind a pool, whoever uses it now.';
+COMMENT ON COLUMN lease_lock.advisory_locks.backend_state IS 'What it does (pg_stat_activity.state): a session-level lock of an idle backend was left there by somebody, perhaps through a pool.';
+COMMENT ON COLUMN lease_lock.advisory_locks.gid IS 'The prepared transaction that holds it.';
+COMMENT ON COLUMN lease_lock.advisory_locks.key IS 'advisory_key(name).';
+REVOKE ALL ON TABLE lease_lock.advisory_locks FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.advisory_locks TO PUBLIC;

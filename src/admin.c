@@ -74,14 +74,12 @@ drain_or_terminate(Waiting *w, const LeaseName *resource, bool terminate_them, S
 						 psprintf("A transaction that wrote under it is still open (%s).",
 								  n > 0 ? blockers_text(n, holders) : "at work"), terminate_them);
 		for (int i = 0; terminate_them && i < n; i++)
-			terminate(compat_vxid_pid(holders[i]), ended);
+			terminate(vxid_pid(holders[i]), ended);
 		if (n > 0)
-		{
-			wait_for_vxid(w, holders[0]);
-			pfree(holders);
-		}
+			wait_for_guard(w, holders[0]);
 		else
 			wait_nap(w);
+		pfree(holders);
 	}
 }
 
@@ -149,6 +147,7 @@ burn_token(KeyedTable *lease, KeyedTable *fence, TokenSource *tokens,
 					token = read.row.version;
 					*owner = pnstrdup(read.row.owner, read.row.owner_len);
 					done = true;
+					line_wake_at_commit(resource);
 				}
 			}
 		}
@@ -216,7 +215,7 @@ ll_force_release(PG_FUNCTION_ARGS)
 		detail = pstrdup("no lease in force");
 	if (ended.len)
 		detail = psprintf("%s; ended backends: %s", detail, ended.data);
-	audit_write("force_release", name_cstring(&resource), reason, detail);
+	audit_write("force_release", name_cstring(&resource), reason, detail, false);
 	ereport(LOG,
 			(errmsg("lease on resource \"%s\" forcibly released by \"%s\"",
 					name_cstring(&resource), GetUserNameFromId(GetUserId(), false)),
@@ -335,6 +334,6 @@ ll_prune(PG_FUNCTION_ARGS)
 	keyed_close(&lease);
 	if (pruned > 0)
 		audit_write("prune", "lease_lock.lease", NULL,
-					psprintf(INT64_FORMAT " rows idle for %s", pruned, usecs_text(idle)));
+					psprintf(INT64_FORMAT " rows idle for %s", pruned, usecs_text(idle)), false);
 	PG_RETURN_INT64(pruned);
 }

@@ -73,6 +73,9 @@ holder_text(const LeaseRow *row, bool own, TimestampTz now)
 		return psprintf("\"%.*s\" holds it under token " INT64_FORMAT " until %s.",
 						row->owner_len, row->owner, row->version,
 						timestamptz_to_str(row->expire_at));
+	if (strcmp(state, "expired") == 0 && row->expire_at > now)
+		return psprintf("The session of \"%.*s\", which held it under token " INT64_FORMAT ", has ended.",
+						row->owner_len, row->owner, row->version);
 	if (strcmp(state, "expired") == 0)
 		return psprintf("The lease of \"%.*s\" under token " INT64_FORMAT " expired at %s.",
 						row->owner_len, row->owner, row->version,
@@ -184,7 +187,13 @@ lock_and_read(KeyedTable *lease, const LeaseName *name, int64 token, EarlyCheck 
 			lease_read_free(read);
 			return false;
 		}
+		pending = read->pending_grant ? read->pending : InvalidTransactionId;
 		lease_read_free(read);
+		if (TransactionIdIsValid(pending))
+		{
+			wait_for_xact(&w, pending);
+			continue;
+		}
 
 		(void) lock_name(LOCK_LEASE, name, GUARD_MODE, false);
 		*locked = true;
@@ -195,6 +204,7 @@ lock_and_read(KeyedTable *lease, const LeaseName *name, int64 token, EarlyCheck 
 		pending = read->pending;
 		lease_read_free(read);
 		unlock_name(LOCK_LEASE, name, GUARD_MODE);
+		waiting_dropped(&w);
 		wait_for_xact(&w, pending);
 	}
 }

@@ -12,7 +12,8 @@
  *	 and then the guarded writes in flight are waited for.  Writes that come
  *	 later meet the uncommitted grant and wait for it.
  * - A lease that this transaction granted is extended under R in RENEW mode.
- * - Whoever waits holds LOCK_WAITING, which excludes nobody and can be counted.
+ * - A free lease is not granted over the heads of those who wait in line for it
+ *	 (line.c).  A live one goes to its own owner past any line.
  *
  * After the call the uncommitted row is the lock; R is dropped, so that a
  * transaction can hold any number of leases.
@@ -32,21 +33,9 @@
 #include "utils/xid8.h"
 
 #include "compat.h"
-#include "lease_lock.h"
+#include "grant.h"
 
 #define TRY_TIMES 8				/* while a function is at work: a few milliseconds */
-
-/* What a read of the row says to somebody who wants the lease. */
-typedef enum Verdict
-{
-	VERDICT_FREE,				/* grant it */
-	VERDICT_MINE_HERE,			/* granted in this transaction: extend it */
-	VERDICT_MINE,				/* live, but this owner's: take it over */
-	VERDICT_REFUSED,			/* this transaction holds it for another owner */
-	VERDICT_HELD,				/* wait for its end */
-	VERDICT_COOLDOWN,			/* wait for the cooldown's end */
-	VERDICT_IN_FLIGHT			/* wait for another transaction */
-} Verdict;
 
 /* Whether the current role has the privileges of the role that acquired. */
 bool
@@ -136,6 +125,12 @@ client_address(Datum *address)
 	return !isnull;
 }
 
+static const char *const scope_names[] = {
+	[SCOPE_LEASE] = "lease",
+	[SCOPE_SESSION] = "session",
+	[SCOPE_TRANSACTION] = "transaction",
+};
+
 /*
  * Writes the row of a grant, as this transaction's.  Needs R in GRANT mode, or
  * in RENEW mode over a live lease, since before the read; the read must show
@@ -161,7 +156,10 @@ write_grant(KeyedTable *lease, const GrantRequest *req, const LeaseRead *read,
 	values[LEASE_RESOURCE - 1] = req->resource_text;
 	values[LEASE_OWNER - 1] = req->owner_text;
 	values[LEASE_ROLE - 1] = CStringGetTextDatum(req->role);
-	values[LEASE_SCOPE - 1] = CStringGetTextDatum(req->scope == SCOPE_TRANSACTION ? "transaction" : "lease");
+	values[LEASE_SCOPE - 1] = CStringGetTextDatum(scope_names[req->scope]);
+	nulls[LEASE_SESSION - 1] = req->scope != SCOPE_SESSION;
+	if (req->scope == SCOPE_SESSION)
+		values[LEASE_SESSION - 1] = Int64GetDatum(session_key(&req->resource));
 	nulls[LEASE_ENDED_BY - 1] = req->scope != SCOPE_TRANSACTION;
 	if (req->scope == SCOPE_TRANSACTION)
 		values[LEASE_ENDED_BY - 1] = CStringGetTextDatum("transaction");
@@ -191,119 +189,6 @@ write_grant(KeyedTable *lease, const GrantRequest *req, const LeaseRead *read,
 	result = row_update(lease, read->row.tuple, tuple);
 	heap_freetuple(tuple);
 	return result;
-}
-
-/* Pids for a DETAIL: "pids 12, 13", or "a prepared transaction". */
-char *
-blockers_text(int n, const VirtualTransactionId *vxids)
-{
-	StringInfoData buf;
-	int			shown = 0;
-
-	initStringInfo(&buf);
-	for (int i = 0; i < n && shown < 8; i++)
-	{
-		int			pid = compat_vxid_pid(vxids[i]);
-
-		if (pid != 0)
-			appendStringInfo(&buf, "%s%d", shown++ ? ", " : "pid ", pid);
-		else if (VirtualTransactionIdIsRecoveredPreparedXact(vxids[i]))
-			appendStringInfo(&buf, "%sa prepared transaction", shown++ ? ", " : "");
-	}
-	return shown ? buf.data : pstrdup("ending");
-}
-
-/* Raises 55P03 with what stands in the way by the latest read. */
-static void
-not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
-			  const Waiting *w)
-{
-	char	   *resource = name_cstring(&req->resource);
-	char	   *detail;
-	TimestampTz now = GetCurrentTimestamp();
-	VirtualTransactionId *holders;
-	int			n;
-
-	switch (verdict)
-	{
-		case VERDICT_HELD:
-		case VERDICT_REFUSED:
-			detail = psprintf("\"%.*s\" holds it under token " INT64_FORMAT " until %s (%s left)%s.",
-							  read->row.owner_len, read->row.owner, read->row.version,
-							  timestamptz_to_str(read->row.expire_at),
-							  usecs_text(Max(read->row.expire_at - now, 0)),
-							  verdict == VERDICT_REFUSED ? ", granted in this transaction" : "");
-			break;
-		case VERDICT_COOLDOWN:
-			detail = psprintf("\"%.*s\" released it under token " INT64_FORMAT " with a cooldown until %s (%s left).",
-							  read->row.owner_len, read->row.owner, read->row.version,
-							  timestamptz_to_str(read->row.free_at),
-							  usecs_text(Max(read->row.free_at - now, 0)));
-			break;
-		case VERDICT_IN_FLIGHT:
-			detail = psprintf("Transaction %u has changed the lease and is still open.",
-							  read->pending);
-			if (read->pending_grant)
-				detail = psprintf("%s In it \"%.*s\" has token " INT64_FORMAT " until %s.", detail,
-								  read->pending_row.owner_len, read->pending_row.owner,
-								  read->pending_row.version,
-								  timestamptz_to_str(read->pending_row.expire_at));
-			if (read->found)
-				detail = psprintf("%s The last committed holder is \"%.*s\" under token " INT64_FORMAT ", expiry %s.",
-								  detail, read->row.owner_len, read->row.owner, read->row.version,
-								  timestamptz_to_str(read->row.expire_at));
-			break;
-		default:
-			n = guard_holders(&req->resource, &holders);
-			detail = psprintf("Its last holder was %s; transactions that wrote under it are still open (%s).",
-							  read->found ?
-							  psprintf("\"%.*s\" under token " INT64_FORMAT ", expiry %s",
-									   read->row.owner_len, read->row.owner, read->row.version,
-									   timestamptz_to_str(read->row.expire_at)) :
-							  "unknown",
-							  n > 0 ? blockers_text(n, holders) : "ending");
-			break;
-	}
-	if (verdict == VERDICT_REFUSED)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("could not acquire the lease on resource \"%s\"", resource),
-				 errdetail_internal("%s", detail),
-				 errhint("Release it first, or acquire it with the same owner.")));
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 w->lock_timeout ?
-			 errmsg("canceling statement due to lock timeout while waiting for the lease on resource \"%s\"",
-					resource) :
-			 errmsg("could not acquire the lease on resource \"%s\" within %s",
-					resource, usecs_text(w->deadline - w->start)),
-			 errdetail_internal("%s", detail),
-			 errhint("Try again, or wait longer; view lease_lock.holders shows who holds what.")));
-}
-
-/*
- * Waits until no other transaction holds R.  Needs this transaction's
- * uncommitted grant in the row, so that guards that come later wait for us.
- * Returns false when the caller's time is up before.
- */
-static bool
-drain_guards(Waiting *w, const LeaseName *resource)
-{
-	VirtualTransactionId *holders;
-
-	while (name_in_use(resource))
-	{
-		if (waiting_over(w))
-			return false;
-		if (guard_holders(resource, &holders) > 0)
-		{
-			wait_for_vxid(w, holders[0]);
-			pfree(holders);
-		}
-		else
-			wait_nap(w);
-	}
-	return true;
 }
 
 /*
@@ -362,6 +247,29 @@ close_tables(GrantTables *t)
 	keyed_close(&t->lease);
 }
 
+/* Whether a lease is the caller's already, so that no line is jumped. */
+static bool
+takes_its_own(Verdict verdict)
+{
+	return verdict == VERDICT_MINE || verdict == VERDICT_MINE_HERE;
+}
+
+/*
+ * How many waiters go first.  None before the owner of a live lease, and none
+ * that wait for this very transaction, because it has changed the lease or
+ * written under it.
+ */
+static int
+waiters_ahead(const GrantRequest *req, const LeaseRead *read, Verdict verdict)
+{
+	int			ahead;
+
+	if (takes_its_own(verdict) || read->own)
+		return 0;
+	ahead = line_ahead(&req->resource);
+	return ahead > 0 && name_held_by_me(LOCK_LEASE, &req->resource, GUARD_MODE) ? 0 : ahead;
+}
+
 /* What came of an attempt to write a grant. */
 typedef struct Attempt
 {
@@ -404,7 +312,10 @@ grant_under_lock(GrantTables *t, const GrantRequest *req, LOCKMODE mode, LeaseRe
 			attempt.locker = row_locker(read->row.tuple);
 			attempt.token = 0;
 		}
-		else if (verdict == VERDICT_MINE)
+		else if (takes_its_own(verdict) &&
+				 (req->scope != SCOPE_LEASE || now + req->ttl < read->row.expire_at))
+			line_wake_at_commit(&req->resource);	/* it may end sooner */
+		if (attempt.token != 0 && verdict == VERDICT_MINE)
 		{
 			log_reacquired(req, attempt.token, read->row.version, now);
 			attempt.drain = mode == RENEW_MODE;
@@ -441,50 +352,6 @@ lock_for(Waiting *w, const GrantRequest *req, Verdict verdict)
 	return NoLock;
 }
 
-/* Sleeps on what a verdict says is in the way. */
-static void
-wait_for_verdict(Waiting *w, const GrantRequest *req, const LeaseRead *read,
-				 Verdict verdict)
-{
-	VirtualTransactionId *holders;
-
-	switch (verdict)
-	{
-		case VERDICT_HELD:
-			wait_until(w, read->row.expire_at);
-			break;
-		case VERDICT_COOLDOWN:
-			wait_until(w, read->row.free_at);
-			break;
-		case VERDICT_IN_FLIGHT:
-			wait_for_xact(w, read->pending);
-			break;
-		default:
-			if (guard_holders(&req->resource, &holders) > 0)
-			{
-				wait_for_vxid(w, holders[0]);
-				pfree(holders);
-			}
-			else
-				wait_nap(w);
-			break;
-	}
-}
-
-/* Whether nothing but a function at work, or an ending transaction, has R. */
-static bool
-only_functions_at_work(const GrantRequest *req, Verdict verdict)
-{
-	VirtualTransactionId *holders;
-
-	if (verdict != VERDICT_FREE && verdict != VERDICT_MINE)
-		return false;
-	if (guard_holders(&req->resource, &holders) == 0)
-		return true;
-	pfree(holders);
-	return false;
-}
-
 /*
  * Grants the lease, waiting at most wait_usecs.  Returns the token.  Raises
  * 55P03 when the time is up, and whatever ends a wait.
@@ -494,7 +361,8 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 {
 	GrantTables t;
 	Waiting		w;
-	bool		counted = false;
+	bool		joined = false;
+	bool		in_line = false;
 	int			tries = 0;
 	int64		token = 0;
 
@@ -519,21 +387,22 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		LeaseRead	read;
 		Verdict		verdict;
 		LOCKMODE	mode = NoLock;
+		int			ahead;
 
 		CHECK_FOR_INTERRUPTS();
 		lease_read(&t.lease, &req->resource, &read);
 		verdict = judge(&read, req, GetCurrentTimestamp());
 		if (verdict == VERDICT_REFUSED)
-			not_available(req, &read, verdict, &w);
+			not_available(req, &read, verdict, 0, &w);
 
-		if (verdict == VERDICT_FREE || verdict == VERDICT_MINE ||
-			verdict == VERDICT_MINE_HERE)
+		ahead = waiters_ahead(req, &read, verdict);
+		if (takes_its_own(verdict) || (verdict == VERDICT_FREE && ahead == 0))
 			mode = lock_for(&w, req, verdict);
 		if (mode != NoLock)
 			attempt = grant_under_lock(&t, req, mode, &read);
 		token = attempt.token;
 		if (attempt.drain && !drain_guards(&w, &req->resource))
-			not_available(req, &read, VERDICT_FREE, &w);
+			not_available(req, &read, VERDICT_FREE, 0, &w);
 
 		if (token != 0)
 			;
@@ -542,25 +411,29 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		else if (mode != NoLock && !attempt.moved &&
 				 !TransactionIdIsValid(attempt.locker))
 			;					/* it changed between the two looks */
-		else if (++tries <= TRY_TIMES && only_functions_at_work(req, verdict))
+		else if (ahead == 0 && (verdict == VERDICT_FREE || verdict == VERDICT_MINE) &&
+				 ++tries <= TRY_TIMES && !guards_in_flight(&req->resource))
 			wait_nap(&w);
 		else
 		{
 			if (waiting_over(&w))
-				not_available(req, &read, verdict, &w);
-			if (!counted)
-				counted = lock_name(LOCK_WAITING, &req->resource, AccessShareLock, false);
-			if (TransactionIdIsValid(attempt.locker))
+				not_available(req, &read, verdict, ahead, &w);
+			if (!joined)
+			{
+				/* In line first, and then the last look: no wake-up is lost. */
+				in_line = line_join(&req->resource, &req->owner, w.start, waiting_end(&w));
+				joined = true;
+			}
+			else if (TransactionIdIsValid(attempt.locker))
 				wait_for_xact(&w, attempt.locker);
 			else if (attempt.moved)
 				wait_nap(&w);	/* somebody else is at the jump */
 			else
-				wait_for_verdict(&w, req, &read, verdict);
+				wait_for_verdict(&w, req, &t.lease, &read, verdict, ahead, in_line);
 		}
 		lease_read_free(&read);
 	}
-	if (counted)
-		unlock_name(LOCK_WAITING, &req->resource, AccessShareLock);
+	line_leave();
 	close_tables(&t);
 
 	if (w.waited && IsolationUsesXactSnapshot())
@@ -593,14 +466,15 @@ lease_try_grant(const GrantRequest *req)
 		LeaseRead	read;
 		Verdict		verdict;
 		LOCKMODE	mode;
-		VirtualTransactionId *holders;
 
 		if (tries > 0 && !attempt.moved)
 			wait_nap(&w);
 		lease_read(&t.lease, &req->resource, &read);
 		verdict = judge(&read, req, GetCurrentTimestamp());
-		if (verdict != VERDICT_FREE && verdict != VERDICT_MINE &&
-			verdict != VERDICT_MINE_HERE)
+		if (verdict == VERDICT_IN_FLIGHT)
+			try_evict(req, &read, verdict);
+		if (!takes_its_own(verdict) &&
+			(verdict != VERDICT_FREE || waiters_ahead(req, &read, verdict) > 0))
 		{
 			lease_read_free(&read);
 			break;
@@ -614,8 +488,11 @@ lease_try_grant(const GrantRequest *req)
 			if (TransactionIdIsValid(attempt.locker))
 				again = false;
 		}
-		else if (mode == GRANT_MODE && guard_holders(&req->resource, &holders) > 0)
+		else if (mode == GRANT_MODE && guards_in_flight(&req->resource))
+		{
+			try_evict(req, &read, verdict);
 			again = false;
+		}
 		lease_read_free(&read);
 	}
 	close_tables(&t);

@@ -4,10 +4,12 @@
  *
  * Calls flow one way:
  *
- *		SQL entry	 lease_sql.c  admin.c  fence_trigger.c  guard.c  views.c
- *		logic		 grant.c  renew.c  fence.c  template.c
- *		foundations	 rows.c  token.c  wait.c  locks.c  relations.c  presented.c
- *					 args.c
+ *		SQL entry	 lease_sql.c  admin.c  fence_trigger.c  guard.c  named.c
+ *					 views.c  waiting_views.c
+ *		logic		 grant.c  grant_wait.c  renew.c  fence.c  template.c
+ *		waiting		 rings.c  evict.c  wait.c
+ *		foundations	 rows.c  token.c  session.c  named_list.c  line.c  shared.c
+ *					 backends.c  locks.c  relations.c  presented.c  args.c
  *
  * Prototypes stand under the file that defines them.  Nothing here may be
  * needed by a user's own C code: the SQL interface is the only interface.
@@ -20,6 +22,7 @@
 #include "access/attnum.h"
 #include "access/htup.h"
 #include "datatype/timestamp.h"
+#include "port/atomics.h"
 #include "storage/lock.h"
 #include "utils/relcache.h"
 #include "utils/resowner.h"
@@ -49,6 +52,8 @@ extern int	default_ttl_ms;
 extern int	default_wait_ms;
 extern int	max_ttl_ms;
 extern int	max_wait_ms;
+extern int	max_waiters;
+extern int	evict_after_ms;
 extern bool async_release;
 
 /* ---------------------------------------------------------------- args.c */
@@ -68,8 +73,10 @@ typedef enum LockClass
 {
 	LOCK_LEASE,					/* "R": grants, renewals and guarded writes */
 	LOCK_FENCE,					/* "F": acceptance under mode 'newest' */
-	LOCK_WAITING,				/* taken by whoever waits in acquire */
-	LOCK_PLACE					/* excludes two jumps of the tokens at once */
+	LOCK_PLACE,					/* excludes two jumps of the tokens at once */
+	LOCK_SESSION,				/* held by a session with leases of its own */
+	LOCK_NAMED,					/* named advisory locks */
+	LOCK_RINGS					/* excludes two searches for rings at once */
 } LockClass;
 
 /* The three modes; locks.c has the matrix. */
@@ -80,9 +87,14 @@ typedef enum LockClass
 extern ResourceOwner own_by_transaction(void);
 extern bool lock_name(LockClass class, const LeaseName *name, LOCKMODE mode, bool nowait);
 extern void unlock_name(LockClass class, const LeaseName *name, LOCKMODE mode);
+extern bool name_held_by_me(LockClass class, const LeaseName *name, LOCKMODE mode);
+extern void set_tag(LOCKTAG *tag, LockClass class, uint64 key);
+extern bool guards_in_flight(const LeaseName *name);
 extern int	guard_holders(const LeaseName *name, VirtualTransactionId **holders);
 extern bool name_in_use(const LeaseName *name);
-extern int	waiting_names(uint64 **hashes);
+extern int	locks_of_class(LockClass class, const uint64 *key, LockInstanceData ***locks);
+extern uint64 lock_key(const LockInstanceData *lock);
+extern bool holds_other_locks(void);
 
 /* ----------------------------------------------------------- relations.c */
 /* The extension's relations; relations.c has their names. */
@@ -120,6 +132,7 @@ typedef struct KeyedTable
 
 extern void relations_init(void);
 extern Relation own_open(OwnRelation which, LOCKMODE mode, bool nowait);
+extern bool is_own_relation(Oid relid);
 extern void own_relations_wait(void);
 extern void own_relations_at_end(void);
 extern void own_relations_at_subend(int level, bool commit);
@@ -145,6 +158,7 @@ enum
 	LEASE_ENDED_BY,
 	LEASE_ENDED_AT,
 	LEASE_FREE_AT,
+	LEASE_SESSION,
 	LEASE_APPLICATION_NAME,
 	LEASE_CLIENT_ADDR,
 	LEASE_PAYLOAD,
@@ -196,6 +210,9 @@ typedef struct LeaseRow
 	EndedBy		ended_by;
 	char	   *role;
 	int			role_len;
+	int			pid;			/* the backend that acquired, with its start */
+	TimestampTz backend_start;
+	int64		session;		/* 0, or its key: scope 'session' */
 	uint64		grant_xid;		/* full id of the granting transaction */
 } LeaseRow;
 
@@ -243,7 +260,7 @@ extern TransactionId row_locker(HeapTuple tuple);
 extern WriteResult row_change(KeyedTable *table, HeapTuple old, Datum *values,
 							  bool *nulls, bool *replace);
 extern void audit_write(const char *action, const char *object,
-						const char *reason, const char *detail);
+						const char *reason, const char *detail, bool nowait);
 extern bool lease_live(const LeaseRow *row, bool own, TimestampTz now);
 extern const char *lease_state(const LeaseRow *row, bool own, TimestampTz now);
 
@@ -265,7 +282,11 @@ typedef struct Waiting
 {
 	TimestampTz start;
 	TimestampTz deadline;		/* DT_NOEND: as long as the timeouts let it */
+	TimestampTz slice_end;		/* DT_NOEND, or where the next slice ends */
+	TimestampTz look_at;		/* when to look for rings; 0: not yet set */
+	TimestampTz dropped;		/* R, because of what was found; or 0 */
 	bool		waited;			/* slept at least once */
+	bool		guarded;		/* waited for a guard */
 	bool		lock_timeout;	/* it is over because of lock_timeout */
 	int			naps;			/* consecutive short naps */
 } Waiting;
@@ -273,13 +294,76 @@ typedef struct Waiting
 extern void waiting_begin(Waiting *w, int64 wait_usecs);
 extern bool waiting_over(Waiting *w);
 extern void waiting_check(Waiting *w);
+extern void waiting_dropped(Waiting *w);
+extern TimestampTz waiting_end(const Waiting *w);
 extern void wait_for_xact(Waiting *w, TransactionId xid);
-extern void wait_for_vxid(Waiting *w, VirtualTransactionId vxid);
+extern void wait_for_guard(Waiting *w, VirtualTransactionId vxid);
 extern void wait_for_relations(Waiting *w);
-extern void wait_until(Waiting *w, TimestampTz until);
+extern void wait_until(Waiting *w, TimestampTz until, bool in_line);
 extern void wait_nap(Waiting *w);
+extern bool lock_tag_bounded(Waiting *w, const LOCKTAG *tag, LOCKMODE mode, bool session);
 extern bool lock_name_bounded(Waiting *w, LockClass class, const LeaseName *name,
 							  LOCKMODE mode);
+
+/* ---------------------------------------------------------------- line.c */
+/* A backend's place in a line; the links mean nothing in a copy. */
+typedef struct LinePlace
+{
+	int32		next;
+	int32		prev;
+	Oid			database;
+	Oid			role;			/* current_user of the waiter */
+	int			pid;
+	TimestampTz backend_start;
+	TimestampTz since;
+	TimestampTz deadline;		/* DT_NOEND: none */
+	pg_atomic_uint64 due;		/* when it will look again, at the latest */
+	uint64		hash;			/* of the resource */
+	int			resource_len;
+	int			owner_len;
+	char		resource[MAX_NAME_BYTES];
+	char		owner[MAX_NAME_BYTES];
+} LinePlace;
+
+extern void line_init(void);
+extern int	line_ahead(const LeaseName *resource);
+extern bool line_join(const LeaseName *resource, const LeaseName *owner,
+					  TimestampTz since, TimestampTz deadline);
+extern void line_leave(void);
+extern void line_due(TimestampTz due);
+extern void line_sleep(TimestampTz until);
+extern TimestampTz line_look_around(int ahead);
+extern void line_wake(uint64 hash);
+extern void line_wake_at_commit(const LeaseName *resource);
+extern int	line_copy(int pid, LinePlace **copies);
+
+/* ------------------------------------------------------------- session.c */
+extern void session_init(void);
+extern int64 session_key(const LeaseName *resource);
+extern bool session_alive(int64 key);
+
+/* ------------------------------------------------------------ backends.c */
+extern int	xact_pid(TransactionId xid);
+extern int	vxid_pid(VirtualTransactionId vxid);
+extern const struct PgBackendStatus *backend_status(int pid);
+extern bool backend_idles(const struct PgBackendStatus *status, const struct PGPROC *proc);
+extern bool backend_waits_for_lock(int pid);
+extern int	backend_blockers(int pid, int **pids);
+extern char *prepared_gid(TransactionId xid);
+extern TransactionId prepared_xid(VirtualTransactionId vxid);
+
+/* --------------------------------------------------------------- evict.c */
+extern TimestampTz evict_at(TimestampTz expire_at);
+extern void evict_vxid(const LeaseName *resource, const LeaseRow *row,
+					   VirtualTransactionId vxid, bool nowait);
+extern void evict_xact(const LeaseName *resource, const LeaseRow *row,
+					   TransactionId xid, bool nowait);
+
+/* --------------------------------------------------------------- rings.c */
+extern void check_rings(Waiting *w, KeyedTable *lease, const LeaseName *resource);
+
+/* --------------------------------------------------------------- named.c */
+extern void named_init(void);
 
 /* ----------------------------------------------------------- presented.c */
 typedef struct Presented
@@ -312,6 +396,7 @@ extern void require_sync_commit(void);
 typedef enum Scope
 {
 	SCOPE_LEASE,
+	SCOPE_SESSION,
 	SCOPE_TRANSACTION
 } Scope;
 

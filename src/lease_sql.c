@@ -63,14 +63,11 @@ get_scope(FunctionCallInfo fcinfo, int n)
 	if (strcmp(scope, "transaction") == 0)
 		return SCOPE_TRANSACTION;
 	if (strcmp(scope, "session") == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("scope \"session\" is not supported by this version"),
-				 errhint("Use 'lease' with a short ttl and renew it, or 'transaction'.")));
+		return SCOPE_SESSION;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid scope \"%s\"", scope),
-			 errhint("Use 'lease' or 'transaction'.")));
+			 errhint("Use 'lease', 'session' or 'transaction'.")));
 }
 
 /* The arguments that acquire and try_acquire share; n is that of scope. */

@@ -25,8 +25,10 @@
  * would stand in the way of the live holder's writes and renewals.  Nobody
  * sleeps on a transaction while holding R in RENEW or GRANT mode.
  *
- * All locks are transaction-level, and never session-level, so that an abort
- * of the (sub)transaction frees them and PREPARE TRANSACTION keeps them.
+ * These locks are transaction-level, so that an abort of the (sub)transaction
+ * frees them and PREPARE TRANSACTION keeps them.  Class LOCK_SESSION is
+ * session-level (session.c), and class LOCK_NAMED, the named advisory locks,
+ * whichever the caller asks for (named.c).
  */
 #include "postgres.h"
 
@@ -41,17 +43,35 @@
 static const uint16 class_ids[] = {
 	[LOCK_LEASE] = 19,
 	[LOCK_FENCE] = 20,
-	[LOCK_WAITING] = 21,
 	[LOCK_PLACE] = 22,
+	[LOCK_SESSION] = 23,
+	[LOCK_NAMED] = 24,
+	[LOCK_RINGS] = 25,
 };
 
-static void
-set_tag(LOCKTAG *tag, LockClass class, const LeaseName *name)
+/* The tag of a key, a name's hash as a rule, in a class. */
+void
+set_tag(LOCKTAG *tag, LockClass class, uint64 key)
 {
-	uint64		key = name ? name->hash : 0;
-
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (key >> 32), (uint32) key,
 						 class_ids[class]);
+}
+
+static void
+set_name_tag(LOCKTAG *tag, LockClass class, const LeaseName *name)
+{
+	set_tag(tag, class, name ? name->hash : 0);
+}
+
+/* Whether a lock is of a class of this database; *key is its key. */
+static bool
+is_tag(const LOCKTAG *tag, LockClass class, uint64 *key)
+{
+	*key = (uint64) tag->locktag_field2 << 32 | tag->locktag_field3;
+	return tag->locktag_type == LOCKTAG_ADVISORY &&
+		tag->locktag_lockmethodid == USER_LOCKMETHOD &&
+		tag->locktag_field1 == MyDatabaseId &&
+		tag->locktag_field4 == class_ids[class];
 }
 
 /*
@@ -81,7 +101,7 @@ lock_name(LockClass class, const LeaseName *name, LOCKMODE mode, bool nowait)
 	bool		got;
 
 	Assert(nowait || class != LOCK_LEASE || mode != GRANT_MODE);
-	set_tag(&tag, class, name);
+	set_name_tag(&tag, class, name);
 	/* An error leaves the owner as it is; the abort sets its own. */
 	owner = own_by_transaction();
 	got = LockAcquire(&tag, mode, false, nowait) != LOCKACQUIRE_NOT_AVAIL;
@@ -95,10 +115,20 @@ unlock_name(LockClass class, const LeaseName *name, LOCKMODE mode)
 	LOCKTAG		tag;
 	ResourceOwner owner;
 
-	set_tag(&tag, class, name);
+	set_name_tag(&tag, class, name);
 	owner = own_by_transaction();
 	LockRelease(&tag, mode, false);
 	CurrentResourceOwner = owner;
+}
+
+/* Whether this transaction holds the lock of a name in a mode. */
+bool
+name_held_by_me(LockClass class, const LeaseName *name, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	set_name_tag(&tag, class, name);
+	return compat_lock_held_by_me(&tag, mode);
 }
 
 static bool
@@ -111,40 +141,118 @@ vxid_member(VirtualTransactionId vxid, const VirtualTransactionId *list)
 }
 
 /*
- * Other transactions that hold R in GUARD mode: those whose end a grant must
- * wait for.  Returns their number, and a palloc'd array in *holders when
- * there are any.  0 with R still taken means that a mere function is at work,
- * or that a transaction is just ending.
- *
- * No lock mode conflicts with GUARD alone, so whoever also holds a stronger
- * mode is left out: 0 does not prove that nobody writes (name_in_use() does),
- * only that there is no end of a transaction to wait for just now.  A function
- * that comes and goes between the looks can still be taken for a guard; waits
- * start over now and then, which bounds what that costs.
+ * Whether a guarded write seems to be in flight under a name: somebody holds R
+ * in GUARD mode, and it is not just a function at work or a transaction that
+ * is ending.  Cheap, and for deciding whether to try again: no lock mode
+ * conflicts with GUARD alone, so that who comes and goes between the looks can
+ * be taken for a guard, and who also holds a stronger mode is left out.
  */
-int
-guard_holders(const LeaseName *name, VirtualTransactionId **holders)
+bool
+guards_in_flight(const LeaseName *name)
 {
 	LOCKTAG		tag;
 	VirtualTransactionId *before;
 	VirtualTransactionId *all;
 	VirtualTransactionId *after;
-	int			n = 0;
+	bool		found = false;
 
-	set_tag(&tag, LOCK_LEASE, name);
+	set_name_tag(&tag, LOCK_LEASE, name);
 	before = GetLockConflicts(&tag, RENEW_MODE, NULL);
 	all = GetLockConflicts(&tag, GRANT_MODE, NULL);
 	after = GetLockConflicts(&tag, RENEW_MODE, NULL);
 	for (VirtualTransactionId *v = all; VirtualTransactionIdIsValid(*v); v++)
 		if (!vxid_member(*v, before) && !vxid_member(*v, after))
-			all[n++] = *v;
+			found = true;
 	pfree(before);
+	pfree(all);
 	pfree(after);
-	if (n == 0)
-		pfree(all);
-	else
-		*holders = all;
+	return found;
+}
+
+/*
+ * The locks of a class in this database, one entry for each process that holds
+ * or wants one, in a palloc'd array that belongs to *data; key not NULL: of
+ * that key alone.  Returns their number.  Reads the whole lock table, so it is
+ * for waits and views.
+ */
+int
+locks_of_class(LockClass class, const uint64 *key, LockInstanceData ***locks)
+{
+	LockData   *data = GetLockStatusData();
+	int			n = 0;
+
+	*locks = palloc(Max(data->nelements, 1) * sizeof(LockInstanceData *));
+	for (int i = 0; i < data->nelements; i++)
+	{
+		uint64		k;
+
+		if (is_tag(&data->locks[i].locktag, class, &k) && (key == NULL || k == *key))
+			(*locks)[n++] = &data->locks[i];
+	}
 	return n;
+}
+
+/* The key in the tag of one of locks_of_class(). */
+uint64
+lock_key(const LockInstanceData *lock)
+{
+	return (uint64) lock->locktag.locktag_field2 << 32 | lock->locktag.locktag_field3;
+}
+
+/*
+ * Other transactions that hold R in GUARD mode, exactly: those whose end a
+ * grant must wait for.  Returns their number and a palloc'd array.
+ */
+int
+guard_holders(const LeaseName *name, VirtualTransactionId **holders)
+{
+	LockInstanceData **locks;
+	int			n_locks = locks_of_class(LOCK_LEASE, &name->hash, &locks);
+	int			n = 0;
+
+	*holders = palloc(Max(n_locks, 1) * sizeof(VirtualTransactionId));
+	for (int i = 0; i < n_locks; i++)
+	{
+		VirtualTransactionId vxid = compat_lock_vxid(locks[i]);
+
+		if ((locks[i]->holdMask & LOCKBIT_ON(GUARD_MODE)) && locks[i]->pid != MyProcPid &&
+			VirtualTransactionIdIsValid(vxid))
+			(*holders)[n++] = vxid;
+	}
+	pfree(locks);
+	return n;
+}
+
+/*
+ * Whether this backend holds any lock that somebody else may have to wait for,
+ * other than those that a wait in line brings along itself.
+ */
+bool
+holds_other_locks(void)
+{
+	LockData   *data = GetLockStatusData();
+	bool		found = false;
+
+	for (int i = 0; i < data->nelements && !found; i++)
+	{
+		const LockInstanceData *lock = &data->locks[i];
+
+		if (lock->pid != MyProcPid || lock->holdMask == 0)
+			continue;
+		switch (lock->locktag.locktag_type)
+		{
+			case LOCKTAG_VIRTUALTRANSACTION:
+				break;
+			case LOCKTAG_RELATION:
+				found = !is_own_relation(lock->locktag.locktag_field2);
+				break;
+			default:
+				found = true;
+		}
+	}
+	pfree(data->locks);
+	pfree(data);
+	return found;
 }
 
 /*
@@ -159,33 +267,9 @@ name_in_use(const LeaseName *name)
 	VirtualTransactionId *all;
 	bool		in_use;
 
-	set_tag(&tag, LOCK_LEASE, name);
+	set_name_tag(&tag, LOCK_LEASE, name);
 	all = GetLockConflicts(&tag, GRANT_MODE, NULL);
 	in_use = VirtualTransactionIdIsValid(all[0]);
 	pfree(all);
 	return in_use;
-}
-
-/*
- * Hashes of the names that backends wait for in acquire, one an entry, in a
- * palloc'd array.  Returns their number.
- */
-int
-waiting_names(uint64 **hashes)
-{
-	LockData   *locks = GetLockStatusData();
-	int			n = 0;
-
-	*hashes = palloc(Max(locks->nelements, 1) * sizeof(uint64));
-	for (int i = 0; i < locks->nelements; i++)
-	{
-		const LOCKTAG *tag = &locks->locks[i].locktag;
-
-		if (tag->locktag_type == LOCKTAG_ADVISORY &&
-			tag->locktag_lockmethodid == USER_LOCKMETHOD &&
-			tag->locktag_field1 == MyDatabaseId &&
-			tag->locktag_field4 == class_ids[LOCK_WAITING])
-			(*hashes)[n++] = (uint64) tag->locktag_field2 << 32 | tag->locktag_field3;
-	}
-	return n;
 }

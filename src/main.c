@@ -4,7 +4,7 @@
  *
  * Nothing is allocated in shared memory and nothing is hooked here, so that
  * the library works the same whether it is preloaded or loaded by the first
- * call of a session.
+ * call of a session: the shared area is made on first use (shared.c).
  */
 #include "postgres.h"
 
@@ -22,6 +22,8 @@ int			default_ttl_ms = 30 * 1000;
 int			default_wait_ms = 3 * 1000;
 int			max_ttl_ms = 24 * 60 * 60 * 1000;
 int			max_wait_ms = 60 * 60 * 1000;
+int			max_waiters = -1;
+int			evict_after_ms = 10 * 1000;
 bool		async_release = false;
 
 void		_PG_init(void);
@@ -57,6 +59,20 @@ _PG_init(void)
 							60 * 60 * 1000, 0, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS,
 							NULL, NULL, NULL);
+	DefineCustomIntVariable("lease_lock.max_waiters",
+							"Sets how many may wait for one lease.",
+							"acquire fails at once when so many wait already. -1 means no limit.",
+							&max_waiters,
+							-1, -1, INT_MAX,
+							PGC_SUSET, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("lease_lock.evict_after",
+							"Sets how long after its expiry a lease may be kept from being granted by an open transaction.",
+							"After that the transaction is ended. -1 turns eviction off.",
+							&evict_after_ms,
+							10 * 1000, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
 	DefineCustomBoolVariable("lease_lock.async_release",
 							 "Lets a transaction that only released leases follow synchronous_commit.",
 							 "A release lost in a crash means that the lease runs to its expiry.",
@@ -68,4 +84,7 @@ _PG_init(void)
 
 	relations_init();
 	presented_init();
+	line_init();
+	session_init();
+	named_init();
 }

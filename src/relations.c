@@ -130,6 +130,16 @@ own_lock(OwnRelation which, LOCKMODE mode, bool nowait)
 	return true;
 }
 
+/* Whether an OID is that of one of the extension's relations, as far as known. */
+bool
+is_own_relation(Oid relid)
+{
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		if (own[i].oid == relid)
+			return true;
+	return false;
+}
+
 /* Waits until no other session's lock is in the way of a grant; keeps none. */
 void
 own_relations_wait(void)

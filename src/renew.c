@@ -86,6 +86,13 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg)
 			lease_read_free(&read);
 			break;
 		}
+		if (TransactionIdIsValid(read.pending))
+		{
+			blocker = read.pending;
+			lease_read_free(&read);
+			wait_for_xact(&w, blocker);
+			continue;
+		}
 
 		(void) lock_name(LOCK_LEASE, resource, RENEW_MODE, false);
 		lease_read_again(&lease, resource, &read);
@@ -109,6 +116,10 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg)
 			else
 			{
 				done = true;
+				/* A renewal wakes only if it lets the lease end sooner. */
+				if (make == make_release ||
+					DatumGetTimestampTz(change.values[LEASE_EXPIRE_AT - 1]) < read.row.expire_at)
+					line_wake_at_commit(resource);
 				result = change.replace[LEASE_EXPIRE_AT - 1] ?
 					DatumGetTimestampTz(change.values[LEASE_EXPIRE_AT - 1]) : now;
 			}

@@ -84,12 +84,16 @@ lease_row_decode(HeapTuple tuple, TupleDesc desc, LeaseRow *row)
 			default:
 				elog(ERROR, "unrecognized ended_by in lease_lock.lease");
 		}
+	row->pid = DatumGetInt32(values[LEASE_PID - 1]);
+	row->backend_start = DatumGetTimestampTz(values[LEASE_BACKEND_START - 1]);
+	row->session = nulls[LEASE_SESSION - 1] ? 0 : DatumGetInt64(values[LEASE_SESSION - 1]);
 	row->grant_xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[LEASE_GRANT_XID - 1]));
 }
 
 /*
  * Whether the lease of a row version is in force at a moment.  own: this
  * transaction wrote it, and a lease of scope 'transaction' lives only there.
+ * One of scope 'session' is over with its session.
  */
 bool
 lease_live(const LeaseRow *row, bool own, TimestampTz now)
@@ -97,7 +101,7 @@ lease_live(const LeaseRow *row, bool own, TimestampTz now)
 	if (row->ended_by != NOT_ENDED &&
 		!(row->ended_by == ENDED_TRANSACTION && own))
 		return false;
-	return row->expire_at > now;
+	return row->expire_at > now && (row->session == 0 || session_alive(row->session));
 }
 
 /* "held", "expired" or "released". */
@@ -564,15 +568,21 @@ row_delete(KeyedTable *table, HeapTuple old)
 	return WRITE_DONE;
 }
 
-/* Records an administrator's act; reason and detail may be NULL. */
+/*
+ * Records an administrator's act, or an eviction; reason and detail may be
+ * NULL.  With nowait nothing is recorded when somebody has locked the table.
+ */
 void
-audit_write(const char *action, const char *object, const char *reason, const char *detail)
+audit_write(const char *action, const char *object, const char *reason,
+			const char *detail, bool nowait)
 {
-	Relation	audit = own_open(REL_AUDIT, RowExclusiveLock, false);
+	Relation	audit = own_open(REL_AUDIT, RowExclusiveLock, nowait);
 	Datum		values[AUDIT_NATTS] = {0};
 	bool		nulls[AUDIT_NATTS] = {0};
 	HeapTuple	tuple;
 
+	if (audit == NULL)
+		return;
 	values[AUDIT_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[AUDIT_ROLE - 1] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
 	values[AUDIT_SESSION_ROLE - 1] = CStringGetTextDatum(GetUserNameFromId(GetSessionUserId(), false));

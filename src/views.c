@@ -132,18 +132,11 @@ typedef struct HoldersScan
 {
 	ReturnSetInfo *rsinfo;
 	KeyedTable *lease;
-	uint64	   *waiting;
+	LinePlace  *waiting;
 	int			n_waiting;
 	bool		all_stats;
 	TimestampTz now;
 } HoldersScan;
-
-/* The backend of an open transaction; 0 when it is prepared. */
-static int
-xact_pid(TransactionId xid)
-{
-	return BackendXidGetPid(SubTransGetTopmostTransaction(xid));
-}
 
 static void
 holder_row(HeapTuple tuple, Version version, TransactionId xid, TupleDesc desc, void *arg)
@@ -199,16 +192,21 @@ holder_row(HeapTuple tuple, Version version, TransactionId xid, TupleDesc desc, 
 		state = pid != 0 || RecoveryInProgress() ? "uncommitted" : "prepared";
 	}
 	else
-		state = row.expire_at > scan->now ? "held" : "expired";
+	{
+		state = lease_live(&row, false, scan->now) ? "held" : "expired";
+		if (row.session != 0 && strcmp(state, "held") == 0)
+			pid = row.pid;
+	}
 	for (int i = 0; i < scan->n_waiting; i++)
-		if (scan->waiting[i] == resource.hash)
+		if (scan->waiting[i].hash == resource.hash)
 			waiters++;
 
 	out[HOLDERS_RESOURCE] = in[LEASE_RESOURCE - 1];
 	out[HOLDERS_OWNER] = in[LEASE_OWNER - 1];
 	out[HOLDERS_TOKEN] = in[LEASE_VERSION - 1];
 	out[HOLDERS_EXPIRE_AT] = in[LEASE_EXPIRE_AT - 1];
-	out[HOLDERS_REMAINING] = IntervalPGetDatum(usecs_interval(Max(row.expire_at - scan->now, 0)));
+	out[HOLDERS_REMAINING] = IntervalPGetDatum(usecs_interval(strcmp(state, "expired") == 0 ? 0 :
+															  Max(row.expire_at - scan->now, 0)));
 	out[HOLDERS_HELD_FOR] = IntervalPGetDatum(usecs_interval(Max(scan->now - row.acquired_at, 0)));
 	out[HOLDERS_SCOPE] = in[LEASE_SCOPE - 1];
 	out[HOLDERS_STATE] = CStringGetTextDatum(state);
@@ -243,7 +241,7 @@ ll_holders(PG_FUNCTION_ARGS)
 	(void) keyed_open(&lease, TABLE_LEASE, AccessShareLock, false);
 	scan.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	scan.lease = &lease;
-	scan.n_waiting = waiting_names(&scan.waiting);
+	scan.n_waiting = line_copy(0, &scan.waiting);
 	scan.all_stats = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	scan.now = GetCurrentTimestamp();
 	scan_all(lease.heap, holder_row, &scan);

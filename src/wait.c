@@ -14,13 +14,16 @@
  * from the beginning of the call, across all its waits, and raises 55P03 here.
  * statement_timeout, cancel and terminate act through interrupts.
  *
- * Nothing here may be called with R held in RENEW or GRANT mode.
+ * Nothing here may be called with R held in RENEW or GRANT mode.  Who has just
+ * dropped R because of a transaction in flight, and was seen holding it by
+ * that very transaction, would close a ring with it that is none: the other
+ * waits for a lock that is gone.  So such a wait begins with naps, until every
+ * slice that can have begun before the drop is over.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
@@ -31,10 +34,12 @@
 #include "compat.h"
 #include "lease_lock.h"
 
-#define POLL_USECS		(10 * 1000) /* while a live lease is waited for */
+#define POLL_USECS		(10 * 1000) /* when nobody can wake us */
 #define MAX_POLL_USECS	(100 * 1000)
 #define NAP_USECS		200		/* while a function is at work */
 #define MAX_NAP_USECS	(10 * 1000)
+#define NO_LIMIT		PG_INT64_MAX
+#define FIRST_SLICE		(100 * 1000)	/* for a guard, which may be none */
 
 /* wait_usecs < 0: no deadline of the caller's own. */
 void
@@ -43,6 +48,7 @@ waiting_begin(Waiting *w, int64 wait_usecs)
 	memset(w, 0, sizeof(*w));
 	w->start = GetCurrentTimestamp();
 	w->deadline = wait_usecs < 0 ? DT_NOEND : w->start + wait_usecs;
+	w->slice_end = DT_NOEND;
 }
 
 /* Whether the caller's own time is up, or lock_timeout. */
@@ -67,51 +73,69 @@ waiting_check(Waiting *w)
 				 errdetail("lock_timeout counts all that one call of lease_lock waits for.")));
 }
 
+/* R was dropped because of what was found under it. */
+void
+waiting_dropped(Waiting *w)
+{
+	w->dropped = GetCurrentTimestamp();
+}
+
+/* The moment when the caller's own time is up, or lock_timeout. */
+TimestampTz
+waiting_end(const Waiting *w)
+{
+	return LockTimeout > 0 ?
+		Min(w->deadline, w->start + LockTimeout * INT64CONST(1000)) : w->deadline;
+}
+
 /* Microseconds that may still be waited, at most limit and at least 1. */
 static int64
 time_left(const Waiting *w, int64 limit)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	int64		left = limit;
+	TimestampTz end = Min(waiting_end(w), w->slice_end);
 
-	if (w->deadline != DT_NOEND)
-		left = Min(left, w->deadline - now);
-	if (LockTimeout > 0)
-		left = Min(left, w->start + LockTimeout * INT64CONST(1000) - now);
-	return Max(left, 1);
+	if (end != DT_NOEND)
+		limit = Min(limit, end - GetCurrentTimestamp());
+	return Max(limit, 1);
 }
 
 typedef struct LockWait
 {
 	enum
 	{
-		WAIT_XID, WAIT_VXID, WAIT_NAME, WAIT_RELATIONS
+		WAIT_XID, WAIT_VXID, WAIT_NAME, WAIT_RELATIONS, WAIT_TAG
 	}			what;
 	TransactionId xid;
 	VirtualTransactionId vxid;
 	LockClass	class;
 	const LeaseName *name;
+	const LOCKTAG *tag;
+	bool		session;
 	LOCKMODE	mode;
 } LockWait;
 
 /*
- * Runs one slice of a lock wait.  No lock is kept: what is waited for may
- * change hands meanwhile, and the caller looks again.
+ * Runs one slice of a lock wait.  But for WAIT_TAG no lock is kept: what is
+ * waited for may change hands meanwhile, and the caller looks again.  Returns
+ * false when the slice's end came first.
  */
-static void
-wait_slice(Waiting *w, const LockWait *wait)
+static bool
+wait_slice(Waiting *w, const LockWait *wait, int64 limit)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	int			lock_timeout = LockTimeout;
-	int64		usecs = time_left(w, (DeadlockTimeout + 1000) * INT64CONST(1000));
+	int64		usecs = time_left(w, limit);
+	volatile bool done = false;
 
 	w->waited = true;
+	w->naps = 0;
+	line_due(usecs == NO_LIMIT ? DT_NOEND : GetCurrentTimestamp() + usecs);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		LockTimeout = (int) ((usecs + 999) / 1000);
+		LockTimeout = usecs == NO_LIMIT ? 0 : (int) Min((usecs + 999) / 1000, INT_MAX);
 		switch (wait->what)
 		{
 			case WAIT_XID:
@@ -127,7 +151,12 @@ wait_slice(Waiting *w, const LockWait *wait)
 			case WAIT_RELATIONS:
 				own_relations_wait();
 				break;
+			case WAIT_TAG:
+				(void) own_by_transaction();
+				(void) LockAcquire(wait->tag, wait->mode, wait->session, false);
+				break;
 		}
+		done = true;
 		LockTimeout = lock_timeout;
 		ReleaseCurrentSubTransaction();
 	}
@@ -150,6 +179,15 @@ wait_slice(Waiting *w, const LockWait *wait)
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
+	line_due(GetCurrentTimestamp());
+	return done;
+}
+
+/* The length of a slice in microseconds. */
+static int64
+slice_length(void)
+{
+	return (DeadlockTimeout + 1000) * INT64CONST(1000);
 }
 
 /* Waits for a transaction's end, for at most a slice; look again after it. */
@@ -158,15 +196,23 @@ wait_for_xact(Waiting *w, TransactionId xid)
 {
 	LockWait	wait = {.what = WAIT_XID, .xid = xid};
 
-	wait_slice(w, &wait);
+	if (w->dropped != 0 && GetCurrentTimestamp() <= w->dropped + slice_length())
+		wait_nap(w);
+	else
+		(void) wait_slice(w, &wait, slice_length());
 }
 
+/*
+ * Waits for a transaction that holds R, for at most a slice.  The first slice
+ * of a call is short: it can have been a check that is just being refused.
+ */
 void
-wait_for_vxid(Waiting *w, VirtualTransactionId vxid)
+wait_for_guard(Waiting *w, VirtualTransactionId vxid)
 {
 	LockWait	wait = {.what = WAIT_VXID, .vxid = vxid};
 
-	wait_slice(w, &wait);
+	(void) wait_slice(w, &wait, w->guarded ? slice_length() : FIRST_SLICE);
+	w->guarded = true;
 }
 
 /* Waits for another session's lock on our relations. */
@@ -175,7 +221,7 @@ wait_for_relations(Waiting *w)
 {
 	LockWait	wait = {.what = WAIT_RELATIONS};
 
-	wait_slice(w, &wait);
+	(void) wait_slice(w, &wait, slice_length());
 }
 
 /*
@@ -191,34 +237,41 @@ lock_name_bounded(Waiting *w, LockClass class, const LeaseName *name, LOCKMODE m
 	{
 		if (waiting_over(w))
 			return false;
-		wait_slice(w, &wait);
+		(void) wait_slice(w, &wait, slice_length());
 	}
 	return true;
 }
 
-/* Sleeps on the latch; interrupts are served by the next look. */
-static void
-nap(int64 usecs, uint32 wait_event)
+/*
+ * Takes a lock in one wait, which keeps its place in the lock's queue, and
+ * keeps it.  Returns false when the caller's time is up first.
+ */
+bool
+lock_tag_bounded(Waiting *w, const LOCKTAG *tag, LOCKMODE mode, bool session)
 {
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 (long) ((usecs + 999) / 1000), wait_event);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
+	LockWait	wait = {.what = WAIT_TAG, .tag = tag, .mode = mode, .session = session};
+
+	while (!waiting_over(w))
+		if (wait_slice(w, &wait, NO_LIMIT))
+			return true;
+	return false;
 }
 
 /*
- * Sleeps until a lease may be free: its expiry, or a poll's length, since its
- * release is not announced.
+ * Sleeps until a moment that waiting for a lease is about, at most to the end
+ * of the caller's time.  In line it is woken when that changes; otherwise it
+ * comes back after a poll's length.
  */
 void
-wait_until(Waiting *w, TimestampTz until)
+wait_until(Waiting *w, TimestampTz until, bool in_line)
 {
-	int64		poll = Min(POLL_USECS << Min(w->naps, 4), MAX_POLL_USECS);
-	int64		usecs = Max(until - GetCurrentTimestamp(), 0);
-
+	if (!in_line)
+		until = Min(until, GetCurrentTimestamp() +
+					Min(POLL_USECS << Min(w->naps, 4), MAX_POLL_USECS));
 	w->waited = true;
-	w->naps++;
-	nap(time_left(w, Min(usecs, poll)), PG_WAIT_EXTENSION);
+	w->naps = in_line ? 0 : w->naps + 1;
+	line_sleep(Min(until, waiting_end(w)));
+	CHECK_FOR_INTERRUPTS();
 }
 
 /* A short sleep while a mere function holds R; grows with repetition. */
@@ -232,6 +285,6 @@ wait_nap(Waiting *w)
 	if (usecs < 1000)
 		pg_usleep(usecs);
 	else
-		nap(time_left(w, usecs), PG_WAIT_EXTENSION);
+		line_sleep(GetCurrentTimestamp() + time_left(w, usecs));
 	CHECK_FOR_INTERRUPTS();
 }

@@ -1,0 +1,29 @@
+/*
+ * grant.h
+ *		What grant.c and grant_wait.c share.
+ */
+#ifndef LEASE_LOCK_GRANT_H
+#define LEASE_LOCK_GRANT_H
+
+#include "lease_lock.h"
+
+/* What a read of the row says to somebody who wants the lease. */
+typedef enum Verdict
+{
+	VERDICT_FREE,				/* grant it */
+	VERDICT_MINE_HERE,			/* granted in this transaction: extend it */
+	VERDICT_MINE,				/* live, but this owner's: take it over */
+	VERDICT_REFUSED,			/* this transaction holds it for another owner */
+	VERDICT_HELD,				/* wait for its end */
+	VERDICT_COOLDOWN,			/* wait for the cooldown's end */
+	VERDICT_IN_FLIGHT			/* wait for another transaction */
+} Verdict;
+
+extern void not_available(const GrantRequest *req, const LeaseRead *read,
+						  Verdict verdict, int ahead, const Waiting *w);
+extern bool drain_guards(Waiting *w, const LeaseName *resource);
+extern void wait_for_verdict(Waiting *w, const GrantRequest *req, KeyedTable *lease,
+							 const LeaseRead *read, Verdict verdict, int ahead, bool in_line);
+extern void try_evict(const GrantRequest *req, const LeaseRead *read, Verdict verdict);
+
+#endif							/* LEASE_LOCK_GRANT_H */

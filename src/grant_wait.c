@@ -1,0 +1,264 @@
+/*
+ * grant_wait.c
+ *		What acquire does while it cannot be granted: waits, evicts, gives up.
+ *
+ * Nothing here writes a lease or is called with R held for the call.
+ */
+#include "postgres.h"
+
+#include "access/subtrans.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "grant.h"
+
+#define POLL_SESSION	USECS_PER_SEC	/* whose end may come unannounced */
+
+/* Pids for a DETAIL: "pids 12, 13", or "a prepared transaction". */
+char *
+blockers_text(int n, const VirtualTransactionId *vxids)
+{
+	StringInfoData buf;
+	int			shown = 0;
+
+	initStringInfo(&buf);
+	for (int i = 0; i < n && shown < 8; i++)
+	{
+		int			pid = vxid_pid(vxids[i]);
+
+		if (pid != 0)
+			appendStringInfo(&buf, "%s%d", shown++ ? ", " : "pid ", pid);
+		else if (VirtualTransactionIdIsRecoveredPreparedXact(vxids[i]))
+			appendStringInfo(&buf, "%sa prepared transaction", shown++ ? ", " : "");
+	}
+	return shown ? buf.data : pstrdup("ending");
+}
+
+/*
+ * Raises 55P03 with what stands in the way by the latest read; ahead: how many
+ * in line.
+ */
+void
+not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
+			  int ahead, const Waiting *w)
+{
+	char	   *resource = name_cstring(&req->resource);
+	char	   *detail;
+	TimestampTz now = GetCurrentTimestamp();
+	VirtualTransactionId *holders;
+	int			n;
+
+	switch (verdict)
+	{
+		case VERDICT_HELD:
+		case VERDICT_REFUSED:
+			detail = psprintf("\"%.*s\" holds it under token " INT64_FORMAT " until %s (%s left)%s.",
+							  read->row.owner_len, read->row.owner, read->row.version,
+							  timestamptz_to_str(read->row.expire_at),
+							  usecs_text(Max(read->row.expire_at - now, 0)),
+							  verdict == VERDICT_REFUSED ? ", granted in this transaction" : "");
+			break;
+		case VERDICT_COOLDOWN:
+			detail = psprintf("\"%.*s\" released it under token " INT64_FORMAT " with a cooldown until %s (%s left).",
+							  read->row.owner_len, read->row.owner, read->row.version,
+							  timestamptz_to_str(read->row.free_at),
+							  usecs_text(Max(read->row.free_at - now, 0)));
+			break;
+		case VERDICT_IN_FLIGHT:
+			detail = psprintf("Transaction %u has changed the lease and is still open.",
+							  read->pending);
+			if (read->pending_grant)
+				detail = psprintf("%s In it \"%.*s\" has token " INT64_FORMAT " until %s.", detail,
+								  read->pending_row.owner_len, read->pending_row.owner,
+								  read->pending_row.version,
+								  timestamptz_to_str(read->pending_row.expire_at));
+			if (read->found)
+				detail = psprintf("%s The last committed holder is \"%.*s\" under token " INT64_FORMAT ", expiry %s.",
+								  detail, read->row.owner_len, read->row.owner, read->row.version,
+								  timestamptz_to_str(read->row.expire_at));
+			break;
+		default:
+			if (ahead > 0)
+			{
+				detail = psprintf("%d waiters are ahead in line.", ahead);
+				break;
+			}
+			n = guard_holders(&req->resource, &holders);
+			detail = psprintf("Its last holder was %s; transactions that wrote under it are still open (%s).",
+							  read->found ?
+							  psprintf("\"%.*s\" under token " INT64_FORMAT ", expiry %s",
+									   read->row.owner_len, read->row.owner, read->row.version,
+									   timestamptz_to_str(read->row.expire_at)) :
+							  "unknown",
+							  n > 0 ? blockers_text(n, holders) : "ending");
+			break;
+	}
+	if (verdict == VERDICT_REFUSED)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not acquire the lease on resource \"%s\"", resource),
+				 errdetail_internal("%s", detail),
+				 errhint("Release it first, or acquire it with the same owner.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 w->lock_timeout ?
+			 errmsg("canceling statement due to lock timeout while waiting for the lease on resource \"%s\"",
+					resource) :
+			 errmsg("could not acquire the lease on resource \"%s\" within %s",
+					resource, usecs_text(w->deadline - w->start)),
+			 errdetail_internal("%s", detail),
+			 errhint("Try again, or wait longer; views lease_lock.holders and lease_lock.waiters show who holds what and who waits.")));
+}
+
+/*
+ * Waits until no other transaction holds R.  Needs this transaction's
+ * uncommitted grant in the row, so that guards that come later wait for us.
+ * Returns false when the caller's time is up before.
+ */
+bool
+drain_guards(Waiting *w, const LeaseName *resource)
+{
+	VirtualTransactionId *holders;
+
+	while (name_in_use(resource))
+	{
+		if (waiting_over(w))
+			return false;
+		if (guard_holders(resource, &holders) > 0)
+			wait_for_guard(w, holders[0]);
+		else
+			wait_nap(w);
+		pfree(holders);
+	}
+	return true;
+}
+
+/*
+ * When the open transaction that changed a lease may be evicted: it has an
+ * uncommitted grant, or an uncommitted renewal or release of a lease that has
+ * expired since.  Who deletes an idle row holds no lease.
+ */
+static TimestampTz
+evict_pending_at(const LeaseRead *read)
+{
+	TimestampTz end;
+
+	if (read->pending_row.tuple == NULL)
+		return DT_NOEND;
+	end = read->pending_row.expire_at;
+	if (read->found && !read->pending_grant)
+		end = Max(end, read->row.expire_at);
+	return evict_at(end);
+}
+
+/*
+ * Evicts whoever keeps an expired lease from being granted, if it is time.
+ * Returns when it will be; a moment that has passed is not the time again.
+ */
+static TimestampTz
+evict_blockers(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
+			   int n, const VirtualTransactionId *holders, bool nowait)
+{
+	TimestampTz when = DT_NOEND;
+
+	if (verdict == VERDICT_IN_FLIGHT)
+		when = evict_pending_at(read);
+	else if (verdict == VERDICT_FREE && read->found)
+		when = evict_at(read->row.expire_at);
+	if (when > GetCurrentTimestamp())
+		return when;
+	if (verdict == VERDICT_IN_FLIGHT)
+		evict_xact(&req->resource, &read->pending_row,
+				   SubTransGetTopmostTransaction(read->pending), nowait);
+	for (int i = 0; i < n; i++)
+		evict_vxid(&req->resource, &read->row, holders[i], nowait);
+	return DT_NOEND;
+}
+
+/* try_acquire met a verdict that a transaction in flight is to blame for. */
+void
+try_evict(const GrantRequest *req, const LeaseRead *read, Verdict verdict)
+{
+	VirtualTransactionId *holders = NULL;
+	int			n = 0;
+
+	/* The exact list of guards is dear; ask for it when it will be used. */
+	if (verdict == VERDICT_FREE)
+	{
+		if (!read->found || evict_at(read->row.expire_at) > GetCurrentTimestamp())
+			return;
+		n = guard_holders(&req->resource, &holders);
+	}
+	(void) evict_blockers(req, read, verdict, n, holders, true);
+}
+
+/* Sleeps in line until a moment, looking for rings on the way. */
+static void
+sleep_in_line(Waiting *w, const GrantRequest *req, KeyedTable *lease,
+			  TimestampTz until, bool in_line)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (w->look_at == 0)
+		w->look_at = now + DeadlockTimeout * INT64CONST(1000);
+	else if (in_line && now >= w->look_at)
+	{
+		check_rings(w, lease, &req->resource);
+		w->look_at = holds_other_locks() ?
+			GetCurrentTimestamp() + DeadlockTimeout * INT64CONST(1000) : DT_NOEND;
+	}
+	wait_until(w, Min(until, w->look_at), in_line);
+}
+
+/*
+ * Sleeps on what a verdict says is in the way, or on the waiters ahead; look
+ * again after it.  in_line: this backend stands in line and will be woken.
+ */
+void
+wait_for_verdict(Waiting *w, const GrantRequest *req, KeyedTable *lease,
+				 const LeaseRead *read, Verdict verdict, int ahead, bool in_line)
+{
+	VirtualTransactionId *holders = NULL;
+	TimestampTz until;
+	int			n = 0;
+
+	if (ahead > 0)
+	{
+		sleep_in_line(w, req, lease, line_look_around(ahead), in_line);
+		return;
+	}
+	switch (verdict)
+	{
+		case VERDICT_HELD:
+			/* A COMMIT PREPARED, or a lock given up, wakes nobody. */
+			until = read->row.expire_at;
+			if (read->row.session != 0 ||
+				(TransactionIdIsValid(read->pending) && xact_pid(read->pending) == 0))
+				until = Min(until, GetCurrentTimestamp() + POLL_SESSION);
+			sleep_in_line(w, req, lease, until, in_line);
+			return;
+		case VERDICT_COOLDOWN:
+			sleep_in_line(w, req, lease, read->row.free_at, in_line);
+			return;
+		case VERDICT_IN_FLIGHT:
+			w->slice_end = evict_blockers(req, read, verdict, 0, NULL, false);
+			wait_for_xact(w, read->pending);
+			break;
+		default:
+			n = guard_holders(&req->resource, &holders);
+			if (n > 0)
+			{
+				w->slice_end = evict_blockers(req, read, verdict, n, holders, false);
+				wait_for_guard(w, holders[0]);
+			}
+			else
+				wait_nap(w);
+			pfree(holders);
+			break;
+	}
+	w->slice_end = DT_NOEND;
+}

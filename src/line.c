@@ -1,0 +1,408 @@
+/*
+ * line.c
+ *		The lines in which backends wait for leases, and their wake-ups.
+ *
+ * Waiters of a name stand in the order of their arrival.  Only the first one
+ * in line tries to be granted; the others sleep.  Whatever makes a lease
+ * grantable sooner than the first one in line expects wakes that one, and
+ * nobody else: a release, at its commit, or the end of a session.  Who leaves
+ * the line, for whatever reason, wakes the one that is first then.
+ *
+ * No wake-up is lost: a waiter joins the line before it looks at the row for
+ * the last time, and who releases looks at the line after its commit is
+ * visible.
+ *
+ * A stopped process must not keep a line from moving.  Every waiter says when
+ * it will look again ("due").  One that has not looked for STALLED after that
+ * is passed over until it does; the others look now and then, the further back
+ * the more seldom, whether all ahead of them are stalled.
+ *
+ * A line belongs to a database and a name's 64-bit hash.  Two names with one
+ * hash would share a line, which costs order and time, and no correctness.
+ *
+ * Every backend has one place, found by its process number.  Sleeping is on
+ * the process latch: each waiter is woken by itself, so that a condition
+ * variable would only be a list of one.
+ *
+ * Nothing here reads a row or takes a heavyweight lock.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "lease_lock.h"
+#include "shared.h"
+
+#define BUCKETS			128
+#define NO_PLACE		(-1)
+#define STALLED			USECS_PER_SEC
+#define LOOK_AROUND		(2 * USECS_PER_SEC) /* times the waiters ahead */
+
+typedef struct Bucket
+{
+	LWLock		lock;			/* of the list, not of due */
+	int32		head;
+	int32		tail;
+} Bucket;
+
+typedef struct Lines
+{
+	Bucket		buckets[BUCKETS];
+	LinePlace	places[FLEXIBLE_ARRAY_MEMBER];	/* by process number */
+} Lines;
+
+static Lines *lines = NULL;
+
+/* This backend's place while it stands in a line, and what it must undo. */
+static LinePlace *mine = NULL;
+static int	my_level;			/* nesting level that joined */
+
+/* Hashes of the names to wake somebody for at commit. */
+static uint64 *wakes = NULL;
+static int	n_wakes = 0;
+static int	max_wakes = 0;
+
+/* Makes the lines in a new shared area. */
+void
+line_make(dsa_area *area, SharedCtl *ctl)
+{
+	Size		size = offsetof(Lines, places) + MaxBackends * sizeof(LinePlace);
+	Lines	   *l;
+
+	ctl->line = dsa_allocate_extended(area, size, DSA_ALLOC_HUGE | DSA_ALLOC_ZERO);
+	l = dsa_get_address(area, ctl->line);
+	for (int i = 0; i < BUCKETS; i++)
+	{
+		LWLockInitialize(&l->buckets[i].lock, ctl->tranche);
+		l->buckets[i].head = l->buckets[i].tail = NO_PLACE;
+	}
+	for (int i = 0; i < MaxBackends; i++)
+		pg_atomic_init_u64(&l->places[i].due, 0);
+}
+
+void
+line_attach(dsa_area *area, SharedCtl *ctl)
+{
+	lines = dsa_get_address(area, ctl->line);
+}
+
+static Bucket *
+bucket_of(uint64 hash)
+{
+	return &lines->buckets[(hash ^ MyDatabaseId) % BUCKETS];
+}
+
+static inline LinePlace *
+place_at(int32 i)
+{
+	return i == NO_PLACE ? NULL : &lines->places[i];
+}
+
+static bool
+in_line_of(const LinePlace *p, uint64 hash)
+{
+	return p->hash == hash && p->database == MyDatabaseId;
+}
+
+static bool
+stalled(LinePlace *p, TimestampTz now)
+{
+	return p != mine && now > (TimestampTz) pg_atomic_read_u64(&p->due) + STALLED;
+}
+
+/* The first in line who is not stalled; needs the bucket's lock. */
+static LinePlace *
+first_in_line(Bucket *b, uint64 hash)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	for (LinePlace *p = place_at(b->head); p; p = place_at(p->next))
+		if (in_line_of(p, hash) && !stalled(p, now))
+			return p;
+	return NULL;
+}
+
+/* Needs the bucket's lock. */
+static void
+wake_first(Bucket *b, uint64 hash)
+{
+	LinePlace  *p = first_in_line(b, hash);
+
+	if (p == NULL || p == mine)
+		return;
+	pg_atomic_write_u64(&p->due, GetCurrentTimestamp());
+	SetLatch(&GetPGProcByNumber(p - lines->places)->procLatch);
+}
+
+/*
+ * How many waiters stand before this backend in the line of a name, or in all
+ * when it stands in none, stalled ones left out.  Next to free where nobody
+ * waits for anything.
+ */
+int
+line_ahead(const LeaseName *resource)
+{
+	SharedCtl  *ctl = shared_ctl();
+	Bucket	   *b;
+	TimestampTz now;
+	int			n = 0;
+
+	if (ctl == NULL || pg_atomic_read_u32(&ctl->n_waiting) == (mine ? 1 : 0) ||
+		!shared_attach())
+		return 0;
+	b = bucket_of(resource->hash);
+	now = GetCurrentTimestamp();
+	LWLockAcquire(&b->lock, LW_SHARED);
+	for (LinePlace *p = place_at(b->head); p && p != mine; p = place_at(p->next))
+		if (in_line_of(p, resource->hash) && !stalled(p, now))
+			n++;
+	LWLockRelease(&b->lock);
+	return n;
+}
+
+/*
+ * Puts this backend at the end of a line, until line_leave() or the end of the
+ * (sub)transaction by an error.  Returns false when the shared area is another
+ * library's; then waits are polled.  Raises 53400 when the line is full.
+ */
+bool
+line_join(const LeaseName *resource, const LeaseName *owner,
+		  TimestampTz since, TimestampTz deadline)
+{
+	Bucket	   *b;
+	LinePlace  *p;
+	int32		me = compat_my_proc_number();
+	int			n = 0;
+
+	Assert(mine == NULL);
+	if (!shared_attach())
+		return false;
+	Assert(me >= 0 && me < MaxBackends);
+	b = bucket_of(resource->hash);
+	p = &lines->places[me];
+	p->database = MyDatabaseId;
+	p->role = GetUserId();
+	p->pid = MyProcPid;
+	p->backend_start = MyStartTimestamp;
+	p->since = since;
+	p->deadline = deadline;
+	p->hash = resource->hash;
+	p->resource_len = resource->len;
+	memcpy(p->resource, resource->data, resource->len);
+	p->owner_len = owner->len;
+	memcpy(p->owner, owner->data, owner->len);
+	pg_atomic_write_u64(&p->due, GetCurrentTimestamp());
+
+	LWLockAcquire(&b->lock, LW_EXCLUSIVE);
+	if (max_waiters >= 0)
+		for (LinePlace *other = place_at(b->head); other; other = place_at(other->next))
+			if (in_line_of(other, resource->hash))
+				n++;
+	if (max_waiters < 0 || n < max_waiters)
+	{
+		p->next = NO_PLACE;
+		p->prev = b->tail;
+		if (b->tail == NO_PLACE)
+			b->head = me;
+		else
+			lines->places[b->tail].next = me;
+		b->tail = me;
+		mine = p;
+		my_level = GetCurrentTransactionNestLevel();
+		/* Before the last look at the row; see the file's header. */
+		pg_atomic_fetch_add_u32(&shared_ctl()->n_waiting, 1);
+	}
+	LWLockRelease(&b->lock);
+	if (mine == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many waiters for the lease on resource \"%s\"", name_cstring(resource)),
+				 errdetail("%d wait for it, and lease_lock.max_waiters is %d.", n, max_waiters),
+				 errhint("Try again later; view lease_lock.waiters shows who waits.")));
+	return true;
+}
+
+/*
+ * Leaves the line, if this backend stands in one.  If it was the first, the
+ * next one is woken to take its turn, and whatever wake-up it had received.
+ */
+void
+line_leave(void)
+{
+	Bucket	   *b;
+	LinePlace  *p = mine;
+	bool		first;
+
+	if (p == NULL)
+		return;
+	b = bucket_of(p->hash);
+	LWLockAcquire(&b->lock, LW_EXCLUSIVE);
+	first = first_in_line(b, p->hash) == p;
+	mine = NULL;
+	if (p->prev == NO_PLACE)
+		b->head = p->next;
+	else
+		lines->places[p->prev].next = p->next;
+	if (p->next == NO_PLACE)
+		b->tail = p->prev;
+	else
+		lines->places[p->next].prev = p->prev;
+	pg_atomic_fetch_sub_u32(&shared_ctl()->n_waiting, 1);
+	if (first)
+		wake_first(b, p->hash);
+	LWLockRelease(&b->lock);
+}
+
+/*
+ * Says until when this backend will not look again: it is about to sleep on a
+ * heavyweight lock.  In line or not.
+ */
+void
+line_due(TimestampTz due)
+{
+	if (mine)
+		pg_atomic_write_u64(&mine->due, due);
+}
+
+/*
+ * Sleeps in line until a moment, or until woken.  Interrupts are served by the
+ * caller's next look.
+ */
+void
+line_sleep(TimestampTz until)
+{
+	long		ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
+
+	if (ms > 0 && ms < INT_MAX)
+		ms++;					/* not a moment too early */
+	line_due(until);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, shared_wait_event());
+	ResetLatch(MyLatch);
+	line_due(GetCurrentTimestamp());
+}
+
+/* Until when somebody with so many waiters ahead need not look around. */
+TimestampTz
+line_look_around(int ahead)
+{
+	return GetCurrentTimestamp() + LOOK_AROUND * ahead;
+}
+
+/* Wakes the first one in line for a name, now. */
+void
+line_wake(uint64 hash)
+{
+	SharedCtl  *ctl = shared_ctl();
+	Bucket	   *b;
+
+	pg_memory_barrier();
+	if (lines == NULL || pg_atomic_read_u32(&ctl->n_waiting) == 0)
+		return;
+	b = bucket_of(hash);
+	LWLockAcquire(&b->lock, LW_SHARED);
+	wake_first(b, hash);
+	LWLockRelease(&b->lock);
+}
+
+/*
+ * Has the first one in line for a name woken when this transaction has
+ * committed.  Attaches the shared area now: at commit nothing may fail.
+ */
+void
+line_wake_at_commit(const LeaseName *resource)
+{
+	if (!shared_attach())
+		return;
+	if (n_wakes == max_wakes)
+	{
+		max_wakes = max_wakes ? 2 * max_wakes : 16;
+		wakes = wakes ?
+			repalloc_huge(wakes, max_wakes * sizeof(uint64)) :
+			MemoryContextAlloc(TopTransactionContext, max_wakes * sizeof(uint64));
+	}
+	wakes[n_wakes++] = resource->hash;
+}
+
+/*
+ * Copies of the places of this database's waiters, or of the one of a backend
+ * (pid not 0), in a palloc'd array; those of one name in their order.  Returns
+ * their number.
+ */
+int
+line_copy(int pid, LinePlace **copies)
+{
+	SharedCtl  *ctl = shared_ctl();
+	int			n = 0;
+	int			max = 8;
+
+	*copies = NULL;
+	if (ctl == NULL || pg_atomic_read_u32(&ctl->n_waiting) == 0 || !shared_attach())
+		return 0;
+	*copies = palloc(max * sizeof(LinePlace));
+	for (int i = 0; i < BUCKETS; i++)
+	{
+		Bucket	   *b = &lines->buckets[i];
+
+		/* A glance without the lock: who joins just now may be missed. */
+		if (*(volatile int32 *) &b->head == NO_PLACE)
+			continue;
+		LWLockAcquire(&b->lock, LW_SHARED);
+		for (LinePlace *p = place_at(b->head); p; p = place_at(p->next))
+		{
+			if (p->database != MyDatabaseId || (pid != 0 && p->pid != pid))
+				continue;
+			if (n == max)
+			{
+				max *= 2;
+				*copies = repalloc_huge(*copies, max * sizeof(LinePlace));
+			}
+			(*copies)[n++] = *p;
+		}
+		LWLockRelease(&b->lock);
+	}
+	return n;
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			for (int i = 0; i < n_wakes; i++)
+				line_wake(wakes[i]);
+			break;
+		case XACT_EVENT_ABORT:
+			line_leave();
+			break;
+		case XACT_EVENT_PREPARE:
+			break;
+		default:
+			return;
+	}
+	wakes = NULL;
+	n_wakes = max_wakes = 0;
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB && mine &&
+		GetCurrentTransactionNestLevel() <= my_level)
+		line_leave();
+}
+
+void
+line_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+}
