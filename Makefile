@@ -11,6 +11,7 @@ OBJS = \
 	src/admin.o \
 	src/args.o \
 	src/backends.o \
+	src/commit.o \
 	src/evict.o \
 	src/fence.o \
 	src/fence_trigger.o \

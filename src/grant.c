@@ -433,7 +433,7 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		}
 		lease_read_free(&read);
 	}
-	line_leave();
+	line_leave_granted(GetCurrentTimestamp() + req->ttl);
 	close_tables(&t);
 
 	if (w.waited && IsolationUsesXactSnapshot())

@@ -9,7 +9,8 @@
  *		logic		 grant.c  grant_wait.c  renew.c  fence.c  template.c
  *		waiting		 rings.c  evict.c  wait.c
  *		foundations	 rows.c  token.c  session.c  named_list.c  line.c  shared.c
- *					 backends.c  locks.c  relations.c  presented.c  args.c
+ *					 backends.c  locks.c  relations.c  presented.c  commit.c
+ *					 args.c
  *
  * Prototypes stand under the file that defines them.  Nothing here may be
  * needed by a user's own C code: the SQL interface is the only interface.
@@ -330,9 +331,11 @@ extern int	line_ahead(const LeaseName *resource);
 extern bool line_join(const LeaseName *resource, const LeaseName *owner,
 					  TimestampTz since, TimestampTz deadline);
 extern void line_leave(void);
+extern void line_leave_granted(TimestampTz expire_at);
 extern void line_due(TimestampTz due);
 extern void line_sleep(TimestampTz until);
 extern TimestampTz line_look_around(int ahead);
+extern bool line_waits(void);
 extern void line_wake(uint64 hash);
 extern void line_wake_at_commit(const LeaseName *resource);
 extern int	line_copy(int pid, LinePlace **copies);
@@ -365,6 +368,12 @@ extern void check_rings(Waiting *w, KeyedTable *lease, const LeaseName *resource
 /* --------------------------------------------------------------- named.c */
 extern void named_init(void);
 
+/* -------------------------------------------------------------- commit.c */
+extern void commit_init(void);
+extern void require_sync_commit(void);
+extern bool wrote_nothing(void);
+extern void hand_over_early(void);
+
 /* ----------------------------------------------------------- presented.c */
 typedef struct Presented
 {
@@ -390,7 +399,6 @@ extern bool presented_more_grants(void);
 extern void presented_forget_checks(const LeaseName *name);
 extern int64 presented_highest(void);
 extern char *presented_list(void);
-extern void require_sync_commit(void);
 
 /* ------------------------------------------------------- grant.c, renew.c */
 typedef enum Scope

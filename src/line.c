@@ -6,7 +6,9 @@
  * in line tries to be granted; the others sleep.  Whatever makes a lease
  * grantable sooner than the first one in line expects wakes that one, and
  * nobody else: a release, at its commit, or the end of a session.  Who leaves
- * the line, for whatever reason, wakes the one that is first then.
+ * the line without a lease wakes the one that is first then.  Who leaves it
+ * with a lease need not, if its transaction is about to end: the next one looks
+ * around soon enough, and there is nothing to be had before the lease expires.
  *
  * No wake-up is lost: a waiter joins the line before it looks at the row for
  * the last time, and who releases looks at the line after its commit is
@@ -63,8 +65,14 @@ static Lines *lines = NULL;
 static LinePlace *mine = NULL;
 static int	my_level;			/* nesting level that joined */
 
-/* Hashes of the names to wake somebody for at commit. */
-static uint64 *wakes = NULL;
+/* Names to wake somebody for when this transaction ends. */
+typedef struct Wake
+{
+	uint64		hash;
+	bool		at_abort;		/* at commit otherwise */
+} Wake;
+
+static Wake *wakes = NULL;
 static int	n_wakes = 0;
 static int	max_wakes = 0;
 
@@ -128,13 +136,16 @@ first_in_line(Bucket *b, uint64 hash)
 	return NULL;
 }
 
-/* Needs the bucket's lock. */
+/*
+ * Wakes the first in line unless it will look by itself before a moment.  Needs
+ * the bucket's lock.
+ */
 static void
-wake_first(Bucket *b, uint64 hash)
+wake_first(Bucket *b, uint64 hash, TimestampTz before)
 {
 	LinePlace  *p = first_in_line(b, hash);
 
-	if (p == NULL || p == mine)
+	if (p == NULL || p == mine || (TimestampTz) pg_atomic_read_u64(&p->due) < before)
 		return;
 	pg_atomic_write_u64(&p->due, GetCurrentTimestamp());
 	SetLatch(&GetPGProcByNumber(p - lines->places)->procLatch);
@@ -228,20 +239,33 @@ line_join(const LeaseName *resource, const LeaseName *owner,
 	return true;
 }
 
-/*
- * Leaves the line, if this backend stands in one.  If it was the first, the
- * next one is woken to take its turn, and whatever wake-up it had received.
- */
-void
-line_leave(void)
+static void
+wake_at_end(uint64 hash, bool at_abort)
 {
-	Bucket	   *b;
+	if (n_wakes == max_wakes)
+	{
+		max_wakes = max_wakes ? 2 * max_wakes : 16;
+		wakes = wakes ?
+			repalloc_huge(wakes, max_wakes * sizeof(Wake)) :
+			MemoryContextAlloc(TopTransactionContext, max_wakes * sizeof(Wake));
+	}
+	wakes[n_wakes].hash = hash;
+	wakes[n_wakes].at_abort = at_abort;
+	n_wakes++;
+}
+
+/*
+ * Leaves the line.  If this backend was the first, the next one is woken to
+ * take its turn, and whatever wake-up this one had received, unless it will look
+ * before a moment anyway.
+ */
+static void
+leave(TimestampTz before)
+{
 	LinePlace  *p = mine;
+	Bucket	   *b = bucket_of(p->hash);
 	bool		first;
 
-	if (p == NULL)
-		return;
-	b = bucket_of(p->hash);
 	LWLockAcquire(&b->lock, LW_EXCLUSIVE);
 	first = first_in_line(b, p->hash) == p;
 	mine = NULL;
@@ -255,8 +279,38 @@ line_leave(void)
 		lines->places[p->next].prev = p->prev;
 	pg_atomic_fetch_sub_u32(&shared_ctl()->n_waiting, 1);
 	if (first)
-		wake_first(b, p->hash);
+		wake_first(b, p->hash, before);
 	LWLockRelease(&b->lock);
+}
+
+/* Leaves the line, if this backend stands in one, without a lease. */
+void
+line_leave(void)
+{
+	if (mine)
+		leave(DT_NOBEGIN);
+}
+
+/*
+ * Leaves the line, if this backend stands in one, with a lease until expire_at.
+ * In a transaction block the next one is woken at once, to wait for that
+ * transaction where everybody can see it.
+ */
+void
+line_leave_granted(TimestampTz expire_at)
+{
+	uint64		hash;
+
+	if (mine == NULL)
+		return;
+	hash = mine->hash;
+	if (IsTransactionBlock() || IsSubTransaction())
+		leave(DT_NOBEGIN);
+	else
+	{
+		wake_at_end(hash, true);
+		leave(expire_at);
+	}
 }
 
 /*
@@ -295,6 +349,15 @@ line_look_around(int ahead)
 	return GetCurrentTimestamp() + LOOK_AROUND * ahead;
 }
 
+/* Whether anybody waits for anything, as far as a glance can tell. */
+bool
+line_waits(void)
+{
+	SharedCtl  *ctl = shared_ctl();
+
+	return ctl != NULL && pg_atomic_read_u32(&ctl->n_waiting) > 0;
+}
+
 /* Wakes the first one in line for a name, now. */
 void
 line_wake(uint64 hash)
@@ -307,7 +370,7 @@ line_wake(uint64 hash)
 		return;
 	b = bucket_of(hash);
 	LWLockAcquire(&b->lock, LW_SHARED);
-	wake_first(b, hash);
+	wake_first(b, hash, DT_NOBEGIN);
 	LWLockRelease(&b->lock);
 }
 
@@ -318,16 +381,8 @@ line_wake(uint64 hash)
 void
 line_wake_at_commit(const LeaseName *resource)
 {
-	if (!shared_attach())
-		return;
-	if (n_wakes == max_wakes)
-	{
-		max_wakes = max_wakes ? 2 * max_wakes : 16;
-		wakes = wakes ?
-			repalloc_huge(wakes, max_wakes * sizeof(uint64)) :
-			MemoryContextAlloc(TopTransactionContext, max_wakes * sizeof(uint64));
-	}
-	wakes[n_wakes++] = resource->hash;
+	if (shared_attach())
+		wake_at_end(resource->hash, false);
 }
 
 /*
@@ -373,20 +428,14 @@ line_copy(int pid, LinePlace **copies)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-			for (int i = 0; i < n_wakes; i++)
-				line_wake(wakes[i]);
-			break;
-		case XACT_EVENT_ABORT:
-			line_leave();
-			break;
-		case XACT_EVENT_PREPARE:
-			break;
-		default:
-			return;
-	}
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
+		event != XACT_EVENT_PREPARE)
+		return;
+	if (event == XACT_EVENT_ABORT)
+		line_leave();
+	for (int i = 0; i < n_wakes; i++)
+		if (event != XACT_EVENT_PREPARE && wakes[i].at_abort == (event == XACT_EVENT_ABORT))
+			line_wake(wakes[i].hash);
 	wakes = NULL;
 	n_wakes = max_wakes = 0;
 }

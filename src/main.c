@@ -82,8 +82,10 @@ _PG_init(void)
 							 NULL, NULL, NULL);
 	MarkGUCPrefixReserved("lease_lock");
 
+	/* Callbacks run in the reverse order: line.c wakes before commit.c flushes. */
 	relations_init();
 	presented_init();
+	commit_init();
 	line_init();
 	session_init();
 	named_init();

@@ -1,7 +1,6 @@
 /*
  * presented.c
- *		Which tokens this transaction presents, what checks it has passed, and
- *		the transaction callbacks.
+ *		Which tokens this transaction presents, and what checks it has passed.
  *
  * All state is backend-local and lives in TopTransactionContext: it ends with
  * the transaction, whichever way.  Savepoints are followed by an undo log: the
@@ -14,7 +13,6 @@
 
 #include "access/xact.h"
 #include "lib/stringinfo.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "lease_lock.h"
@@ -55,7 +53,6 @@ static Undo *undo = NULL;
 static int	n_undo = 0;
 static int	max_undo = 0;
 static int	grants_entered = 0;
-static bool sync_commit = false;	/* this transaction granted or renewed */
 
 /* The entry of a name, or NULL. */
 Presented *
@@ -229,29 +226,6 @@ presented_list(void)
 					more ? ", and more" : "");
 }
 
-/*
- * This transaction's commit must be on disk, and on the synchronous standby,
- * before anybody sees it.
- */
-void
-require_sync_commit(void)
-{
-	sync_commit = true;
-}
-
-/*
- * Raises synchronous_commit for the rest of the transaction; never lowers it.
- * Here and not in the call, where an enclosing SET would undo it.
- */
-static void
-raise_sync_commit(void)
-{
-	if (synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
-		(void) set_config_option("synchronous_commit", "on",
-								 PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_LOCAL, true, 0, false);
-}
-
 /* In autocommit a token that no check looked at protected nothing. */
 static void
 warn_unused(void)
@@ -283,7 +257,6 @@ forget_transaction(void)
 	undo = NULL;
 	n_undo = max_undo = 0;
 	grants_entered = 0;
-	sync_commit = false;
 	own_relations_at_end();
 }
 
@@ -294,10 +267,6 @@ xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			warn_unused();
-			/* FALLTHROUGH */
-		case XACT_EVENT_PRE_PREPARE:
-			if (sync_commit)
-				raise_sync_commit();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
@@ -306,7 +275,7 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PARALLEL_ABORT:
 			forget_transaction();
 			break;
-		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		default:
 			break;
 	}
 }

@@ -155,11 +155,16 @@ bool
 lease_release(const LeaseName *resource, int64 token, int64 cooldown)
 {
 	bool		released;
+	bool		nothing_else = wrote_nothing();
 
 	PreventCommandIfReadOnly("release()");
 	PreventCommandIfParallelMode("release()");
 	released = change_lease(resource, token, make_release, cooldown) != 0;
 	if (released && !async_release)
+	{
 		require_sync_commit();
+		if (nothing_else && line_waits())
+			hand_over_early();
+	}
 	return released;
 }
