@@ -48,6 +48,12 @@ typedef struct LeaseName
 	uint64		hash;
 } LeaseName;
 
+/*
+ * Hidden, as PostgreSQL 16 has a module's symbols by default: otherwise the
+ * first call of every session looks up each of them, in all that is loaded.
+ */
+#pragma GCC visibility push(hidden)
+
 /* ---------------------------------------------------------------- main.c */
 extern int	default_ttl_ms;
 extern int	default_wait_ms;
@@ -466,5 +472,7 @@ extern LeaseName template_render(const Template *t, HeapTuple tuple, TupleDesc d
 extern FenceMode parse_mode(const char *mode);
 extern bool parse_action(const char *action);
 extern AttrNumber token_column(Relation rel, const char *name);
+
+#pragma GCC visibility pop
 
 #endif							/* LEASE_LOCK_H */
