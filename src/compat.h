@@ -14,6 +14,7 @@
 #include "commands/sequence.h"
 #include "lib/dshash.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -69,6 +70,16 @@ compat_heap_update(Relation rel, ItemPointer tid, HeapTuple newtup,
 }
 
 /* 16: RelFileNode became RelFileLocator. */
+static inline bool
+compat_read_recent_buffer(Relation rel, BlockNumber block, Buffer recent)
+{
+#if PG_VERSION_NUM >= 160000
+	return ReadRecentBuffer(rel->rd_locator, MAIN_FORKNUM, block, recent);
+#else
+	return ReadRecentBuffer(rel->rd_node, MAIN_FORKNUM, block, recent);
+#endif
+}
+
 static inline void
 compat_fill_seq_rec(xl_seq_rec *rec, Relation seq)
 {

@@ -24,6 +24,8 @@
 #include "access/htup.h"
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
+#include "storage/block.h"
+#include "storage/buf.h"
 #include "storage/lock.h"
 #include "utils/relcache.h"
 #include "utils/resowner.h"
@@ -130,8 +132,10 @@ typedef struct KeyedTable
 	OwnTable	which;
 	AttrNumber	key;			/* the key's column */
 	uint16		equal;			/* the index's strategy for equality */
-	Relation	heap;
+	LOCKMODE	mode;			/* in which both are locked */
+	Relation	heap;			/* NULL for a fence until keyed_heap() */
 	Relation	index;
+	Buffer		recent;			/* where the last read found a row */
 	MemoryContext context;		/* of whoever opened it */
 	struct IndexScanDescData *scan; /* made by the first read */
 	SnapshotData dirty;
@@ -144,7 +148,10 @@ extern void own_relations_wait(void);
 extern void own_relations_at_end(void);
 extern void own_relations_at_subend(int level, bool commit);
 extern bool keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait);
+extern Relation keyed_heap(KeyedTable *table);
 extern void keyed_close(KeyedTable *table);
+extern Buffer read_block(Relation rel, BlockNumber block, Buffer *recent);
+extern Buffer own_first_block(Relation rel);
 
 /* ---------------------------------------------------------------- rows.c */
 /* Columns of lease_lock.lease, in the order of sql/lease_lock--1.0.sql. */

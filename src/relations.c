@@ -19,6 +19,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "compat.h"
 #include "lease_lock.h"
 
 /* What is known of one of the extension's relations. */
@@ -28,6 +29,7 @@ static struct
 	Oid			oid;			/* until any change of it */
 	int			level;			/* locked RowExclusive since this nesting level */
 	int			natts;			/* columns of a table */
+	Buffer		first;			/* where its first block was last */
 }			own[N_OWN_RELATIONS] =
 {
 	[REL_LEASE] = {"lease", .natts = LEASE_NATTS},
@@ -184,7 +186,11 @@ own_open(OwnRelation which, LOCKMODE mode, bool nowait)
 	return rel;
 }
 
-/* Opens one of our tables and an index on its key; false as own_open(). */
+/*
+ * Opens one of our tables and an index on its key; false as own_open().  A
+ * fence's heap is only locked: every grant looks at the index, and few go on
+ * from there.
+ */
 bool
 keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
 {
@@ -192,19 +198,31 @@ keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
 	table->key = keyed_tables[which].key;
 	table->equal = keyed_tables[which].equal;
 	table->context = CurrentMemoryContext;
+	table->mode = mode;
+	table->heap = NULL;
+	table->recent = InvalidBuffer;
 	table->scan = NULL;
 	/* A write can have to enter a row into the other index as well. */
 	if (which == TABLE_LEASE && mode == RowExclusiveLock &&
 		!own_lock(REL_LEASE_PKEY, mode, nowait))
 		return false;
-	table->heap = own_open(keyed_tables[which].heap, mode, nowait);
-	if (table->heap == NULL)
+	if (!own_lock(keyed_tables[which].heap, mode, nowait))
 		return false;
 	table->index = own_open(keyed_tables[which].index, mode, nowait);
-	if (table->index != NULL)
-		return true;
-	relation_close(table->heap, NoLock);
-	return false;
+	if (table->index == NULL)
+		return false;
+	if (which != TABLE_FENCE)
+		(void) keyed_heap(table);
+	return true;
+}
+
+/* The table itself, which keyed_open() has locked. */
+Relation
+keyed_heap(KeyedTable *table)
+{
+	if (table->heap == NULL)
+		table->heap = own_open(keyed_tables[table->which].heap, table->mode, false);
+	return table->heap;
 }
 
 void
@@ -213,5 +231,28 @@ keyed_close(KeyedTable *table)
 	if (table->scan)
 		index_endscan(table->scan);
 	relation_close(table->index, NoLock);
-	relation_close(table->heap, NoLock);
+	if (table->heap)
+		relation_close(table->heap, NoLock);
+}
+
+/*
+ * Pins a block.  *recent is the buffer where it was last, or InvalidBuffer; if
+ * it is there still, nobody need be asked where it is.
+ */
+Buffer
+read_block(Relation rel, BlockNumber block, Buffer *recent)
+{
+	if (!BufferIsValid(*recent) || !compat_read_recent_buffer(rel, block, *recent))
+		*recent = ReadBuffer(rel, block);
+	return *recent;
+}
+
+/* Pins the first block of one of the extension's relations. */
+Buffer
+own_first_block(Relation rel)
+{
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		if (own[i].oid == RelationGetRelid(rel))
+			return read_block(rel, 0, &own[i].first);
+	return ReadBuffer(rel, 0);
 }

@@ -139,6 +139,7 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 {
 	ScanKeyData key;
 	MemoryContext context;
+	Relation	heap = keyed_heap(table);
 	ItemPointer tid;
 	union
 	{
@@ -161,20 +162,21 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 	if (table->scan == NULL)
 	{
 		InitDirtySnapshot(table->dirty);
-		table->scan = compat_index_beginscan(table->heap, table->index, &table->dirty, 1);
+		table->scan = compat_index_beginscan(heap, table->index, &table->dirty, 1);
 	}
 	index_rescan(table->scan, &key, 1, NULL, 0);
 	while ((tid = index_getnext_tid(table->scan, ForwardScanDirection)) != NULL)
 	{
 		ItemPointerData position = *tid;
-		Buffer		buffer = ReadBuffer(table->heap, ItemPointerGetBlockNumber(&position));
+		Buffer		buffer = ReadBuffer(heap, ItemPointerGetBlockNumber(&position));
 		HeapTupleData tuple;
 		bool		all_dead;
 		bool		first = true;
 
-		heap_page_prune_opt(table->heap, buffer);
+		table->recent = buffer;
+		heap_page_prune_opt(heap, buffer);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		while (heap_hot_search_buffer(&position, table->heap, buffer, &table->dirty,
+		while (heap_hot_search_buffer(&position, heap, buffer, &table->dirty,
 									  &tuple, &all_dead, first))
 		{
 			first = false;
@@ -183,7 +185,7 @@ scan_key(KeyedTable *table, const LeaseName *name, VersionCallback fn, void *arg
 				break;
 			MemoryContextSwitchTo(context);
 			fn(&tuple, table->dirty.xmin, table->dirty.xmax,
-			   RelationGetDescr(table->heap), arg);
+			   RelationGetDescr(heap), arg);
 			MemoryContextSwitchTo(table->context);
 		}
 		UnlockReleaseBuffer(buffer);
@@ -285,42 +287,58 @@ lease_read_free(LeaseRead *read)
 }
 
 /*
- * Reads again under R what was read without it.  When the version that was
- * read is still there with nothing on top of it, it is still the newest, and
- * *read stays; the way through the index is only for when it is not.
+ * Whether the version that was read is still there with nothing on top of it,
+ * which makes it the newest still.  Needs R as lease_read_again().
+ */
+static bool
+still_newest(KeyedTable *table, HeapTuple seen)
+{
+	Buffer		buffer = read_block(table->heap, ItemPointerGetBlockNumber(&seen->t_self),
+									&table->recent);
+	OffsetNumber offset = ItemPointerGetOffsetNumber(&seen->t_self);
+	Page		page = BufferGetPage(buffer);
+	bool		same = false;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	if (offset <= PageGetMaxOffsetNumber(page) &&
+		ItemIdIsNormal(PageGetItemId(page, offset)))
+	{
+		HeapTupleData tuple;
+
+		tuple.t_self = seen->t_self;
+		tuple.t_tableOid = RelationGetRelid(table->heap);
+		tuple.t_data = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
+		tuple.t_len = ItemIdGetLength(PageGetItemId(page, offset));
+		/* The slot can have been given to another row meanwhile. */
+		same = HeapTupleSatisfiesVisibility(&tuple, &table->dirty, buffer) &&
+			!TransactionIdIsValid(table->dirty.xmin) &&
+			!TransactionIdIsValid(table->dirty.xmax) &&
+			tuple.t_len == seen->t_len &&
+			HeapTupleHeaderGetRawXmin(tuple.t_data) == HeapTupleHeaderGetRawXmin(seen->t_data) &&
+			HeapTupleHeaderGetRawCommandId(tuple.t_data) == HeapTupleHeaderGetRawCommandId(seen->t_data) &&
+			memcmp((char *) tuple.t_data + tuple.t_data->t_hoff,
+				   (char *) seen->t_data + seen->t_data->t_hoff,
+				   tuple.t_len - tuple.t_data->t_hoff) == 0;
+		if (same)
+		{
+			/* Lockers may have come and gone. */
+			seen->t_data->t_infomask = tuple.t_data->t_infomask;
+			HeapTupleHeaderSetXmax(seen->t_data, HeapTupleHeaderGetRawXmax(tuple.t_data));
+		}
+	}
+	UnlockReleaseBuffer(buffer);
+	return same;
+}
+
+/*
+ * Reads again under R what was read without it.  Where that still holds, *read
+ * stays; the way through the index is only for when it does not.
  */
 void
 lease_read_again(KeyedTable *table, const LeaseName *resource, LeaseRead *read)
 {
-	HeapTuple	seen = read->row.tuple;
-	HeapTupleData tuple;
-	Buffer		buffer;
-	bool		same = false;
-
-	if (read->found && !TransactionIdIsValid(read->pending))
-	{
-		tuple.t_self = seen->t_self;
-		if (heap_fetch(table->heap, &table->dirty, &tuple, &buffer, false))
-		{
-			/* The slot can have been given to another row meanwhile. */
-			same = !TransactionIdIsValid(table->dirty.xmin) &&
-				!TransactionIdIsValid(table->dirty.xmax) &&
-				tuple.t_len == seen->t_len &&
-				HeapTupleHeaderGetRawXmin(tuple.t_data) == HeapTupleHeaderGetRawXmin(seen->t_data) &&
-				HeapTupleHeaderGetRawCommandId(tuple.t_data) == HeapTupleHeaderGetRawCommandId(seen->t_data) &&
-				memcmp((char *) tuple.t_data + tuple.t_data->t_hoff,
-					   (char *) seen->t_data + seen->t_data->t_hoff,
-					   tuple.t_len - tuple.t_data->t_hoff) == 0;
-			if (same)
-			{
-				/* Lockers may have come and gone. */
-				seen->t_data->t_infomask = tuple.t_data->t_infomask;
-				HeapTupleHeaderSetXmax(seen->t_data, HeapTupleHeaderGetRawXmax(tuple.t_data));
-			}
-			ReleaseBuffer(buffer);
-		}
-	}
-	if (same)
+	if (read->found && !TransactionIdIsValid(read->pending) &&
+		still_newest(table, read->row.tuple))
 		return;
 	lease_read_free(read);
 	lease_read(table, resource, read);
@@ -377,7 +395,7 @@ fence_read_free(FenceRead *read)
 static bool
 index_is_empty(Relation index)
 {
-	Buffer		buffer = ReadBuffer(index, BTREE_METAPAGE);
+	Buffer		buffer = own_first_block(index);	/* the meta page */
 	bool		empty;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);

@@ -57,7 +57,7 @@ lock_sequence_page(Relation seq, int mode, Buffer *buffer, HeapTupleData *tuple)
 	Page		page;
 	ItemId		item;
 
-	*buffer = ReadBuffer(seq, 0);
+	*buffer = own_first_block(seq);
 	LockBuffer(*buffer, mode);
 	page = BufferGetPage(*buffer);
 	item = PageGetItemId(page, FirstOffsetNumber);
@@ -180,22 +180,29 @@ sequence_put(Relation seq, int64 value)
 static int64
 current_place(Oid seq)
 {
-	struct
+	typedef struct Place
 	{
 		uint64		system;
 		uint32		timeline;
 		Oid			database;
 		Oid			sequence;
 		uint32		unused;
-	}			place;
+	} Place;
+	static Place last;
+	static int64 fingerprint = 0;	/* that of last */
+	Place		place = {0};
 
-	memset(&place, 0, sizeof(place));
 	place.system = GetSystemIdentifier();
 	place.timeline = GetWALInsertionTimeLine();
 	place.database = MyDatabaseId;
 	place.sequence = seq;
-	return (int64) (hash_bytes_extended((unsigned char *) &place, sizeof(place), 0)
-					& PG_INT64_MAX) | 1;
+	if (fingerprint == 0 || memcmp(&place, &last, sizeof(place)) != 0)
+	{
+		last = place;
+		fingerprint = (int64) (hash_bytes_extended((unsigned char *) &place, sizeof(place), 0)
+							   & PG_INT64_MAX) | 1;
+	}
+	return fingerprint;
 }
 
 static bool
@@ -239,7 +246,7 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
 	if (!keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, nowait))
 		return false;
 	highest = Max(highest, highest_in(lease->heap, LEASE_VERSION));
-	highest = Max(highest, highest_in(fence.heap, FENCE_HIGHEST));
+	highest = Max(highest, highest_in(keyed_heap(&fence), FENCE_HIGHEST));
 	keyed_close(&fence);
 
 	if (highest > 0 || sequence_last(source->place) != 0)

@@ -302,7 +302,7 @@ ll_fences(PG_FUNCTION_ARGS)
 	scan.at = FENCE_ACCEPTED_AT;
 	scan.by = FENCE_ACCEPTED_BY;
 	(void) keyed_open(&table, TABLE_FENCE, AccessShareLock, false);
-	scan_all(table.heap, fence_row, &scan);
+	scan_all(keyed_heap(&table), fence_row, &scan);
 	keyed_close(&table);
 	return (Datum) 0;
 }
