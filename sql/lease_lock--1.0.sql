@@ -37,14 +37,15 @@ CREATE TABLE lease_lock.lease (
   application_name text,
   client_addr inet,
   payload jsonb
-) USING heap WITH (fillfactor = 40, vacuum_truncate = off, toast.vacuum_truncate = off,
+) USING heap WITH (fillfactor = 46, vacuum_truncate = off, toast.vacuum_truncate = off,
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200,
   autovacuum_vacuum_cost_delay = 0);
 -- Every look is by equality, for which a hash index is the shortest way.
 CREATE INDEX lease_resource ON lease_lock.lease USING hash (resource);
 COMMENT ON INDEX lease_lock.lease_resource IS 'By which leases are looked up; lease_pkey keeps names unique.';
--- Read in place from the page, never compressed.
-ALTER TABLE lease_lock.lease ALTER COLUMN resource SET STORAGE PLAIN, ALTER COLUMN owner SET STORAGE PLAIN;
+-- Read in place from the page, never compressed; where a row is too long, its
+-- payload alone is long enough to be moved out.  PLAIN would have a long header.
+ALTER TABLE lease_lock.lease ALTER COLUMN resource SET STORAGE EXTERNAL, ALTER COLUMN owner SET STORAGE EXTERNAL;
 COMMENT ON TABLE lease_lock.lease IS 'One row a resource: its newest grant. Written by the functions of lease_lock alone.';
 COMMENT ON COLUMN lease_lock.lease.resource IS 'The name that leases are granted on, 1 to 512 bytes, compared byte for byte.';
 COMMENT ON COLUMN lease_lock.lease.owner IS 'Which incarnation of which process acquired it, as the caller named it.';

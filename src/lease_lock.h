@@ -179,6 +179,19 @@ enum
 	LEASE_NATTS = LEASE_PAYLOAD
 };
 
+/* The leading columns, none of them NULL, as they lie in a row. */
+typedef struct LeaseFixed
+{
+	int64		version;
+	TimestampTz expire_at;
+	TimestampTz renewed_at;
+	TimestampTz acquired_at;
+	uint64		grant_xid;
+	TimestampTz backend_start;
+	int32		pid;
+	Interval	ttl;
+} LeaseFixed;
+
 enum
 {
 	FENCE_NAME = 1,

@@ -26,6 +26,7 @@
 #include "access/nbtree.h"
 #include "access/relation.h"
 #include "access/tableam.h"
+#include "access/tupmacs.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
@@ -49,28 +50,49 @@ get_text(Datum value, char **data, int *len)
 	*len = VARSIZE_ANY_EXHDR(t);
 }
 
-/* Decodes the columns that decide; strings and tuple are shared with tuple. */
+/* The next of the columns that follow LeaseFixed, all of them texts. */
+static Datum
+next_text(char **at)
+{
+	char	   *value = (char *) att_align_pointer(*at, TYPALIGN_INT, -1, *at);
+
+	*at = value + VARSIZE_ANY(value);
+	return PointerGetDatum(value);
+}
+
+/*
+ * Decodes the columns that decide, in place; strings and tuple are shared with
+ * tuple.
+ */
 void
 lease_row_decode(HeapTuple tuple, TupleDesc desc, LeaseRow *row)
 {
-	Datum		values[LEASE_NATTS];
-	bool		nulls[LEASE_NATTS];
+	LeaseFixed *fixed = (LeaseFixed *) GETSTRUCT(tuple);
+	char	   *at = (char *) (fixed + 1);
+	Datum		value;
+	bool		isnull;
 
-	heap_deform_tuple(tuple, desc, values, nulls);
 	row->tuple = tuple;
-	get_text(values[LEASE_OWNER - 1], &row->owner, &row->owner_len);
-	get_text(values[LEASE_ROLE - 1], &row->role, &row->role_len);
-	row->version = DatumGetInt64(values[LEASE_VERSION - 1]);
-	row->expire_at = DatumGetTimestampTz(values[LEASE_EXPIRE_AT - 1]);
-	row->acquired_at = DatumGetTimestampTz(values[LEASE_ACQUIRED_AT - 1]);
-	row->ended_at = nulls[LEASE_ENDED_AT - 1] ? 0 :
-		DatumGetTimestampTz(values[LEASE_ENDED_AT - 1]);
-	row->free_at = nulls[LEASE_FREE_AT - 1] ? 0 :
-		DatumGetTimestampTz(values[LEASE_FREE_AT - 1]);
-	row->ttl = DatumGetIntervalP(values[LEASE_TTL - 1])->time;
+	row->version = fixed->version;
+	row->expire_at = fixed->expire_at;
+	row->acquired_at = fixed->acquired_at;
+	row->grant_xid = fixed->grant_xid;
+	row->backend_start = fixed->backend_start;
+	row->pid = fixed->pid;
+	row->ttl = fixed->ttl.time;
+	(void) next_text(&at);		/* resource */
+	get_text(next_text(&at), &row->owner, &row->owner_len);
+	get_text(next_text(&at), &row->role, &row->role_len);
+	value = heap_getattr(tuple, LEASE_ENDED_AT, desc, &isnull);
+	row->ended_at = isnull ? 0 : DatumGetTimestampTz(value);
+	value = heap_getattr(tuple, LEASE_FREE_AT, desc, &isnull);
+	row->free_at = isnull ? 0 : DatumGetTimestampTz(value);
+	value = heap_getattr(tuple, LEASE_SESSION, desc, &isnull);
+	row->session = isnull ? 0 : DatumGetInt64(value);
 	row->ended_by = NOT_ENDED;
-	if (!nulls[LEASE_ENDED_BY - 1])
-		switch (*VARDATA_ANY(DatumGetTextPP(values[LEASE_ENDED_BY - 1])))
+	value = heap_getattr(tuple, LEASE_ENDED_BY, desc, &isnull);
+	if (!isnull)
+		switch (*VARDATA_ANY(DatumGetTextPP(value)))
 		{
 			case 'r':
 				row->ended_by = ENDED_RELEASED;
@@ -84,10 +106,6 @@ lease_row_decode(HeapTuple tuple, TupleDesc desc, LeaseRow *row)
 			default:
 				elog(ERROR, "unrecognized ended_by in lease_lock.lease");
 		}
-	row->pid = DatumGetInt32(values[LEASE_PID - 1]);
-	row->backend_start = DatumGetTimestampTz(values[LEASE_BACKEND_START - 1]);
-	row->session = nulls[LEASE_SESSION - 1] ? 0 : DatumGetInt64(values[LEASE_SESSION - 1]);
-	row->grant_xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[LEASE_GRANT_XID - 1]));
 }
 
 /*
@@ -219,8 +237,7 @@ lease_version(HeapTuple tuple, TransactionId inserting, TransactionId deleting,
 
 	if (TransactionIdIsValid(inserting))
 	{
-		bool		isnull;
-		int64		token = DatumGetInt64(heap_getattr(tuple, LEASE_VERSION, desc, &isnull));
+		int64		token = ((LeaseFixed *) GETSTRUCT(tuple))->version;
 
 		/* Several versions of one transaction: any of them can be the grant. */
 		read->pending = inserting;
