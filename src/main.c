@@ -2,9 +2,9 @@
  * main.c
  *		Module entry: settings and callbacks.
  *
- * Nothing is allocated in shared memory and nothing is hooked here, so that
- * the library works the same whether it is preloaded or loaded by the first
- * call of a session: the shared area is made on first use (shared.c).
+ * Nothing is allocated in shared memory here: the library works the same
+ * whether it is preloaded or loaded by the first call of a session, and the
+ * shared area is made on first use (shared.c).
  */
 #include "postgres.h"
 
@@ -14,6 +14,7 @@
 #include "utils/guc.h"
 
 #include "lease_lock.h"
+#include "shared.h"
 
 PG_MODULE_MAGIC;
 
@@ -83,6 +84,7 @@ _PG_init(void)
 	MarkGUCPrefixReserved("lease_lock");
 
 	/* Callbacks run in the reverse order: line.c wakes before commit.c flushes. */
+	shared_init();
 	relations_init();
 	presented_init();
 	commit_init();

@@ -24,6 +24,7 @@ typedef struct SharedCtl
 	pg_atomic_uint64 deadlocks; /* rings through leases that were broken */
 } SharedCtl;
 
+extern void shared_init(void);
 extern SharedCtl *shared_ctl(void);
 extern bool shared_attach(void);
 extern uint32 shared_wait_event(void);
