@@ -24,6 +24,7 @@ OBJS = \
 	src/main.o \
 	src/named.o \
 	src/named_list.o \
+	src/place.o \
 	src/presented.o \
 	src/relations.o \
 	src/renew.o \
@@ -33,6 +34,7 @@ OBJS = \
 	src/shared.o \
 	src/template.o \
 	src/token.o \
+	src/token_sql.o \
 	src/views.o \
 	src/wait.o \
 	src/waiting_views.o

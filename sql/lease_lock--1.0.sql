@@ -99,7 +99,7 @@ COMMENT ON TABLE lease_lock.audit IS 'Every administrator''s act, and every evic
 COMMENT ON COLUMN lease_lock.audit.at IS 'When.';
 COMMENT ON COLUMN lease_lock.audit.role IS 'As which role (current_user).';
 COMMENT ON COLUMN lease_lock.audit.session_role IS 'Logged in as which role (session_user).';
-COMMENT ON COLUMN lease_lock.audit.action IS 'force_release, evict, prune, guard or unguard.';
+COMMENT ON COLUMN lease_lock.audit.action IS 'force_release, evict, prune, raise_token, guard or unguard.';
 COMMENT ON COLUMN lease_lock.audit.object IS 'The resource or the table that it was about.';
 COMMENT ON COLUMN lease_lock.audit.reason IS 'Why, in the administrator''s words; NULL where none is asked for.';
 COMMENT ON COLUMN lease_lock.audit.detail IS 'What was done.';
@@ -116,6 +116,28 @@ CREATE SEQUENCE lease_lock.place_seq AS bigint NO CYCLE;
 COMMENT ON SEQUENCE lease_lock.place_seq IS 'A fingerprint of where the newest token was minted: system, timeline, database and sequence.';
 REVOKE ALL ON SEQUENCE lease_lock.place_seq FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('lease_lock.place_seq', '');
+
+CREATE TABLE lease_lock.place (
+  at timestamptz NOT NULL,
+  highest bigint NOT NULL,
+  started bigint NOT NULL,
+  system_identifier text NOT NULL,
+  timeline integer NOT NULL,
+  database oid NOT NULL,
+  sequence oid NOT NULL,
+  reason text NOT NULL
+) USING heap;
+COMMENT ON TABLE lease_lock.place IS 'One row for each place where tokens began to be minted. Kept even where the transaction that came first was rolled back.';
+COMMENT ON COLUMN lease_lock.place.at IS 'When.';
+COMMENT ON COLUMN lease_lock.place.highest IS 'The highest token that was known then.';
+COMMENT ON COLUMN lease_lock.place.started IS 'The value that tokens go on from.';
+COMMENT ON COLUMN lease_lock.place.system_identifier IS 'The server''s, as pg_control_system() shows it.';
+COMMENT ON COLUMN lease_lock.place.timeline IS 'The timeline; a promotion begins a new one.';
+COMMENT ON COLUMN lease_lock.place.database IS 'The database''s OID.';
+COMMENT ON COLUMN lease_lock.place.sequence IS 'The OID of token_seq.';
+COMMENT ON COLUMN lease_lock.place.reason IS 'installed, or what had changed since the place before.';
+REVOKE ALL ON TABLE lease_lock.place FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('lease_lock.place', '');
 
 -- A token minted here and lost on the way to a standby must not be minted
 -- again there, not even the very first: remember where counting began.
@@ -230,6 +252,13 @@ CREATE FUNCTION lease_lock.prune(idle interval DEFAULT '1 day')
 COMMENT ON FUNCTION lease_lock.prune(interval) IS
   'Removes the rows of leases that ended longer ago than idle; returns how many.';
 REVOKE ALL ON FUNCTION lease_lock.prune(interval) FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.raise_token(floor bigint, force boolean DEFAULT false)
+  RETURNS bigint LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_raise_token';
+COMMENT ON FUNCTION lease_lock.raise_token(bigint, boolean) IS
+  'Makes every token granted from now on larger than floor; never lowers. Returns what tokens go on from. force allows what would waste the token space.';
+REVOKE ALL ON FUNCTION lease_lock.raise_token(bigint, boolean) FROM PUBLIC;
 
 ------------------------------------------------------------------------------
 -- Guards.
@@ -374,3 +403,30 @@ COMMENT ON COLUMN lease_lock.advisory_locks.gid IS 'The prepared transaction tha
 COMMENT ON COLUMN lease_lock.advisory_locks.key IS 'advisory_key(name).';
 REVOKE ALL ON TABLE lease_lock.advisory_locks FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.advisory_locks TO PUBLIC;
+
+CREATE FUNCTION lease_lock.token_state_data(OUT last_token bigint, OUT tokens_left bigint, OUT moved boolean,
+    OUT minted_since timestamptz, OUT system_identifier text, OUT timeline integer, OUT database oid,
+    OUT jumped_at timestamptz, OUT jumped_from bigint, OUT jumped_to bigint, OUT jump_reason text)
+  RETURNS record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100
+  AS 'MODULE_PATHNAME', 'll_token_state';
+COMMENT ON FUNCTION lease_lock.token_state_data() IS 'Behind the view lease_lock.token_state.';
+
+CREATE VIEW lease_lock.token_state AS
+  SELECT s.last_token, s.tokens_left, s.moved, s.minted_since, s.system_identifier, s.timeline,
+         d.datname::text AS database, s.jumped_at, s.jumped_from, s.jumped_to, s.jump_reason
+  FROM lease_lock.token_state_data() AS s
+  LEFT JOIN pg_catalog.pg_database AS d ON d.oid OPERATOR(pg_catalog.=) s.database;
+COMMENT ON VIEW lease_lock.token_state IS 'Where tokens are minted, and how far they have come.';
+COMMENT ON COLUMN lease_lock.token_state.last_token IS 'The last token; after a crash and on a standby up to 32 more.';
+COMMENT ON COLUMN lease_lock.token_state.tokens_left IS 'How many more there are.';
+COMMENT ON COLUMN lease_lock.token_state.moved IS 'Whether the next grant finds itself at another place and jumps first; NULL on a standby.';
+COMMENT ON COLUMN lease_lock.token_state.minted_since IS 'Since when tokens are minted at the place that follows.';
+COMMENT ON COLUMN lease_lock.token_state.system_identifier IS 'The server''s, as pg_control_system() shows it.';
+COMMENT ON COLUMN lease_lock.token_state.timeline IS 'The timeline of that server.';
+COMMENT ON COLUMN lease_lock.token_state.database IS 'The database there; NULL when it is not of this server.';
+COMMENT ON COLUMN lease_lock.token_state.jumped_at IS 'When tokens jumped last; NULL when they never did.';
+COMMENT ON COLUMN lease_lock.token_state.jumped_from IS 'The highest token that was known then.';
+COMMENT ON COLUMN lease_lock.token_state.jumped_to IS 'The value that they went on from.';
+COMMENT ON COLUMN lease_lock.token_state.jump_reason IS 'What had changed.';
+REVOKE ALL ON TABLE lease_lock.token_state FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.token_state TO PUBLIC;

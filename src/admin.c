@@ -201,7 +201,7 @@ ll_force_release(PG_FUNCTION_ARGS)
 	initStringInfo(&ended);
 	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
 	(void) keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, false);
-	(void) token_open(&tokens, false);
+	(void) token_open(&tokens, RowExclusiveLock, false);
 	token = burn_token(&lease, &fence, &tokens, &resource, &w, terminate_them, &ended, &burnt, &owner);
 	if (token != 0 || terminate_them)
 		drain_or_terminate(&w, &resource, terminate_them, &ended);

@@ -56,34 +56,23 @@ backend_status(int pid)
 	return NULL;
 }
 
-/*
- * Whether a backend waits for its client, and not for anything that it runs.
- * The wait event decides where track_activities is off.
- */
+/* Whether a backend waits for its client, be it in the middle of a query. */
 bool
 backend_idles(const PgBackendStatus *status, const PGPROC *proc)
 {
-	switch (status->st_state)
-	{
-		case STATE_IDLE:
-		case STATE_IDLEINTRANSACTION:
-		case STATE_IDLEINTRANSACTION_ABORTED:
-			return true;
-		case STATE_RUNNING:
-		case STATE_FASTPATH:
-			return false;
-		default:
-			return proc->wait_event_info == WAIT_EVENT_CLIENT_READ;
-	}
+	return status->st_state == STATE_IDLEINTRANSACTION ||
+		status->st_state == STATE_IDLEINTRANSACTION_ABORTED ||
+		proc->wait_event_info == WAIT_EVENT_CLIENT_READ ||
+		proc->wait_event_info == WAIT_EVENT_CLIENT_WRITE;
 }
 
-/* Whether a backend waits for a heavyweight lock. */
+/* Whether a backend waits for a heavyweight lock, or may by a parallel worker. */
 bool
 backend_waits_for_lock(int pid)
 {
 	PGPROC	   *proc = BackendPidGetProc(pid);
 
-	return proc && proc->waitStatus == PROC_WAIT_STATUS_WAITING;
+	return proc && (proc->waitStatus == PROC_WAIT_STATUS_WAITING || proc->lockGroupLeader != NULL);
 }
 
 /*

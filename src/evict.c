@@ -5,7 +5,9 @@
  * A lease that expired longer ago than lease_lock.evict_after is wanted by
  * somebody, and an open transaction still stands in the way: it wrote under
  * the lease and holds R, or has an uncommitted grant of it.  If it runs a query
- * that is cancelled, and if it idles in transaction its backend is terminated.
+ * that is cancelled, and if it idles in transaction its backend is terminated;
+ * so it is if it waits for its client in the middle of a query, where a cancel
+ * has no effect, or if a cancel had none.
  *
  * Never a backend of a superuser (unless the evictor is one), and nothing but
  * client backends.  The victim is named by its virtual transaction, and the
@@ -83,6 +85,14 @@ prepared_in_the_way(const LeaseName *resource, const LeaseRow *row, TransactionI
 				 errhint("End it by COMMIT PREPARED or ROLLBACK PREPARED.")));
 }
 
+/* The last signal that this backend sent: none is sent, or logged, twice. */
+static struct
+{
+	VirtualTransactionId vxid;
+	int			pid;
+	int			signal;
+}			last;
+
 static void
 evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 		   VirtualTransactionId vxid, bool nowait)
@@ -91,6 +101,8 @@ evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 	SharedCtl  *ctl = shared_ctl();
 	int			pid = proc->pid;
 	bool		idle;
+	bool		again;
+	int			signal;
 	char	   *detail;
 
 	if (pid == 0 || pid == MyProcPid || (superuser_arg(proc->roleId) && !superuser()))
@@ -98,16 +110,27 @@ evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 	status = backend_status(pid);
 	if (status == NULL || status->st_backendType != B_BACKEND)
 		return;
-	idle = backend_idles(status, proc);
-	if (!signal_transaction(proc, pid, vxid, idle ? SIGTERM : SIGINT))
+	/* In mode 'newest' a transaction can begin after the expiry. */
+	if (evict_at(Max(row->expire_at, status->st_xact_start_timestamp)) > GetCurrentTimestamp())
 		return;
+	again = VirtualTransactionIdEquals(vxid, last.vxid) && last.pid == pid;
+	if (again && last.signal == SIGTERM)
+		return;
+	idle = backend_idles(status, proc);
+	signal = idle || again ? SIGTERM : SIGINT;
+	if (!signal_transaction(proc, pid, vxid, signal))
+		return;
+	last.vxid = vxid;
+	last.pid = pid;
+	last.signal = signal;
 
 	if (ctl)
 		pg_atomic_fetch_add_u64(&ctl->evictions, 1);
 	detail = psprintf("token " INT64_FORMAT " of \"%.*s\", expired at %s: %s with pid %d",
 					  row->version, row->owner_len, row->owner,
 					  timestamptz_to_str(row->expire_at),
-					  idle ? "terminated the backend, idle in transaction," :
+					  idle ? "terminated the backend, which waited for its client," :
+					  again ? "terminated the backend, which did not heed a cancel," :
 					  "cancelled the query of the backend", pid);
 	ereport(LOG,
 			(errmsg("evicted the transaction that kept the expired lease on resource \"%s\"",

@@ -231,7 +231,7 @@ open_tables(GrantTables *t, bool nowait)
 		return false;
 	if (keyed_open(&t->fence, TABLE_FENCE, RowExclusiveLock, nowait))
 	{
-		if (token_open(&t->tokens, nowait))
+		if (token_open(&t->tokens, RowExclusiveLock, nowait))
 			return true;
 		keyed_close(&t->fence);
 	}
@@ -255,9 +255,9 @@ takes_its_own(Verdict verdict)
 }
 
 /*
- * How many waiters go first.  None before the owner of a live lease, and none
- * that wait for this very transaction, because it has changed the lease or
- * written under it.
+ * How many waiters go first.  None before the owner of a live lease, or of one
+ * that is just being granted, and none that wait for this very transaction,
+ * because it has changed the lease or written under it.
  */
 static int
 waiters_ahead(const GrantRequest *req, const LeaseRead *read, Verdict verdict)
@@ -265,6 +265,12 @@ waiters_ahead(const GrantRequest *req, const LeaseRead *read, Verdict verdict)
 	int			ahead;
 
 	if (takes_its_own(verdict) || read->own)
+		return 0;
+	/* Its own lease, with a renewal or another grant of it in flight. */
+	if (verdict == VERDICT_IN_FLIGHT &&
+		((read->pending_grant && read->pending_row.tuple && same_owner(&read->pending_row, req)) ||
+		 (!read->pending_grant && read->found && same_owner(&read->row, req) &&
+		  lease_live(&read->row, read->own, GetCurrentTimestamp()))))
 		return 0;
 	ahead = line_ahead(&req->resource);
 	return ahead > 0 && name_held_by_me(LOCK_LEASE, &req->resource, GUARD_MODE) ? 0 : ahead;
@@ -417,7 +423,12 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		else
 		{
 			if (waiting_over(&w))
+			{
+				if (ahead == 0)
+					try_evict(req, &t.lease, &read, verdict);
 				not_available(req, &read, verdict, ahead, &w);
+			}
+			tries = 0;
 			if (!joined)
 			{
 				/* In line first, and then the last look: no wake-up is lost. */
@@ -472,7 +483,7 @@ lease_try_grant(const GrantRequest *req)
 		lease_read(&t.lease, &req->resource, &read);
 		verdict = judge(&read, req, GetCurrentTimestamp());
 		if (verdict == VERDICT_IN_FLIGHT)
-			try_evict(req, &read, verdict);
+			try_evict(req, &t.lease, &read, verdict);
 		if (!takes_its_own(verdict) &&
 			(verdict != VERDICT_FREE || waiters_ahead(req, &read, verdict) > 0))
 		{
@@ -490,7 +501,7 @@ lease_try_grant(const GrantRequest *req)
 		}
 		else if (mode == GRANT_MODE && guards_in_flight(&req->resource))
 		{
-			try_evict(req, &read, verdict);
+			try_evict(req, &t.lease, &read, verdict);
 			again = false;
 		}
 		lease_read_free(&read);

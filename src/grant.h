@@ -24,6 +24,7 @@ extern void not_available(const GrantRequest *req, const LeaseRead *read,
 extern bool drain_guards(Waiting *w, const LeaseName *resource);
 extern void wait_for_verdict(Waiting *w, const GrantRequest *req, KeyedTable *lease,
 							 const LeaseRead *read, Verdict verdict, int ahead, bool in_line);
-extern void try_evict(const GrantRequest *req, const LeaseRead *read, Verdict verdict);
+extern void try_evict(const GrantRequest *req, KeyedTable *lease, const LeaseRead *read,
+					  Verdict verdict);
 
 #endif							/* LEASE_LOCK_GRANT_H */

@@ -7,6 +7,7 @@
 #include "postgres.h"
 
 #include "access/subtrans.h"
+#include "common/pg_prng.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
@@ -155,63 +156,86 @@ evict_pending_at(const LeaseRead *read)
 	return evict_at(end);
 }
 
+/* When whoever keeps a lease from being granted may be evicted. */
+static TimestampTz
+evict_blockers_at(const LeaseRead *read, Verdict verdict)
+{
+	if (verdict == VERDICT_IN_FLIGHT)
+		return evict_pending_at(read);
+	return verdict == VERDICT_FREE && read->found ? evict_at(read->row.expire_at) : DT_NOEND;
+}
+
 /*
- * Evicts whoever keeps an expired lease from being granted, if it is time.
- * Returns when it will be; a moment that has passed is not the time again.
+ * Evicts whoever keeps an expired lease from being granted, if it is time; the
+ * holders are those of R.  Returns when it will be; a moment that has passed is
+ * not the time again.
  */
 static TimestampTz
-evict_blockers(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
-			   int n, const VirtualTransactionId *holders, bool nowait)
+evict_blockers(const GrantRequest *req, KeyedTable *lease, const LeaseRead *read,
+			   Verdict verdict, int n, const VirtualTransactionId *holders, bool nowait)
 {
-	TimestampTz when = DT_NOEND;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz when = evict_blockers_at(read, verdict);
+	LeaseRead	again;
 
-	if (verdict == VERDICT_IN_FLIGHT)
-		when = evict_pending_at(read);
-	else if (verdict == VERDICT_FREE && read->found)
-		when = evict_at(read->row.expire_at);
-	if (when > GetCurrentTimestamp())
+	if (when > now)
 		return when;
-	if (verdict == VERDICT_IN_FLIGHT)
-		evict_xact(&req->resource, &read->pending_row,
-				   SubTransGetTopmostTransaction(read->pending), nowait);
-	for (int i = 0; i < n; i++)
-		evict_vxid(&req->resource, &read->row, holders[i], nowait);
+
+	/*
+	 * The holders were listed after the row was read: they can have come under
+	 * a later grant.  If the row is still the same now, they have not.
+	 */
+	lease_read(lease, &req->resource, &again);
+	if (again.pending != read->pending || evict_blockers_at(&again, verdict) > now)
+		;
+	else if (verdict == VERDICT_IN_FLIGHT)
+		evict_xact(&req->resource, &again.pending_row,
+				   SubTransGetTopmostTransaction(again.pending), nowait);
+	else if (again.found && again.row.version == read->row.version)
+		for (int i = 0; i < n; i++)
+			evict_vxid(&req->resource, &again.row, holders[i], nowait);
+	lease_read_free(&again);
 	return DT_NOEND;
 }
 
-/* try_acquire met a verdict that a transaction in flight is to blame for. */
+/*
+ * Evicts what a call that does not wait meets in its way: a verdict that a
+ * transaction in flight is to blame for.
+ */
 void
-try_evict(const GrantRequest *req, const LeaseRead *read, Verdict verdict)
+try_evict(const GrantRequest *req, KeyedTable *lease, const LeaseRead *read, Verdict verdict)
 {
 	VirtualTransactionId *holders = NULL;
 	int			n = 0;
 
 	/* The exact list of guards is dear; ask for it when it will be used. */
+	if (evict_blockers_at(read, verdict) > GetCurrentTimestamp())
+		return;
 	if (verdict == VERDICT_FREE)
-	{
-		if (!read->found || evict_at(read->row.expire_at) > GetCurrentTimestamp())
-			return;
 		n = guard_holders(&req->resource, &holders);
-	}
-	(void) evict_blockers(req, read, verdict, n, holders, true);
+	(void) evict_blockers(req, lease, read, verdict, n, holders, true);
 }
 
-/* Sleeps in line until a moment, looking for rings on the way. */
+/*
+ * Sleeps in line until a moment, or looks for rings when it is time; look again
+ * after either.
+ */
 static void
 sleep_in_line(Waiting *w, const GrantRequest *req, KeyedTable *lease,
 			  TimestampTz until, bool in_line)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int64		timeout = DeadlockTimeout * INT64CONST(1000);
 
 	if (w->look_at == 0)
-		w->look_at = now + DeadlockTimeout * INT64CONST(1000);
-	else if (in_line && now >= w->look_at)
-	{
-		check_rings(w, lease, &req->resource);
-		w->look_at = holds_other_locks() ?
-			GetCurrentTimestamp() + DeadlockTimeout * INT64CONST(1000) : DT_NOEND;
-	}
-	wait_until(w, Min(until, w->look_at), in_line);
+		w->look_at = in_line ? now + timeout : DT_NOEND;
+	if (now < w->look_at)
+		wait_until(w, Min(until, w->look_at), in_line);
+	else if (!check_rings(lease, &req->resource))
+		w->look_at = now + timeout / 10 +
+			(int64) (pg_prng_double(&pg_global_prng_state) * timeout / 5);
+	else
+		w->look_at = holds_other_locks() ? now + timeout : DT_NOEND;
 }
 
 /*
@@ -245,14 +269,14 @@ wait_for_verdict(Waiting *w, const GrantRequest *req, KeyedTable *lease,
 			sleep_in_line(w, req, lease, read->row.free_at, in_line);
 			return;
 		case VERDICT_IN_FLIGHT:
-			w->slice_end = evict_blockers(req, read, verdict, 0, NULL, false);
+			w->slice_end = evict_blockers(req, lease, read, verdict, 0, NULL, false);
 			wait_for_xact(w, read->pending);
 			break;
 		default:
 			n = guard_holders(&req->resource, &holders);
 			if (n > 0)
 			{
-				w->slice_end = evict_blockers(req, read, verdict, n, holders, false);
+				w->slice_end = evict_blockers(req, lease, read, verdict, n, holders, false);
 				wait_for_guard(w, holders[0]);
 			}
 			else

@@ -4,11 +4,11 @@
  *
  * Calls flow one way:
  *
- *		SQL entry	 lease_sql.c  admin.c  fence_trigger.c  guard.c  named.c
+ *		SQL entry	 lease_sql.c  admin.c  fence_trigger.c  guard.c  named.c  token_sql.c
  *					 views.c  waiting_views.c
  *		logic		 grant.c  grant_wait.c  renew.c  fence.c  template.c
  *		waiting		 rings.c  evict.c  wait.c
- *		foundations	 rows.c  token.c  session.c  named_list.c  line.c  shared.c
+ *		foundations	 rows.c  token.c  place.c  session.c  named_list.c  line.c  shared.c
  *					 backends.c  locks.c  relations.c  presented.c  commit.c
  *					 args.c
  *
@@ -101,7 +101,8 @@ extern void set_tag(LOCKTAG *tag, LockClass class, uint64 key);
 extern bool guards_in_flight(const LeaseName *name);
 extern int	guard_holders(const LeaseName *name, VirtualTransactionId **holders);
 extern bool name_in_use(const LeaseName *name);
-extern int	locks_of_class(LockClass class, const uint64 *key, LockInstanceData ***locks);
+extern int	locks_of_class(LockClass class, const uint64 *key, LockInstanceData ***locks,
+						   LockData **data);
 extern uint64 lock_key(const LockInstanceData *lock);
 extern bool holds_other_locks(void);
 
@@ -116,6 +117,7 @@ typedef enum OwnRelation
 	REL_FENCE_INDEX,
 	REL_TOKEN_SEQ,
 	REL_PLACE_SEQ,
+	REL_PLACE,
 	REL_AUDIT,
 	N_OWN_RELATIONS
 } OwnRelation;
@@ -213,6 +215,19 @@ enum
 	AUDIT_NATTS = AUDIT_DETAIL
 };
 
+enum
+{
+	PLACE_AT = 1,
+	PLACE_HIGHEST,
+	PLACE_STARTED,
+	PLACE_SYSTEM,
+	PLACE_TIMELINE,
+	PLACE_DATABASE,
+	PLACE_SEQUENCE,
+	PLACE_REASON,
+	PLACE_NATTS = PLACE_REASON
+};
+
 /* Why a lease ended before its time; NOT_ENDED is a NULL ended_by. */
 typedef enum EndedBy
 {
@@ -299,10 +314,17 @@ typedef struct TokenSource
 	Relation	place;
 } TokenSource;
 
-extern bool token_open(TokenSource *source, bool nowait);
+extern bool token_open(TokenSource *source, LOCKMODE mode, bool nowait);
 extern void token_close(TokenSource *source);
 extern bool token_settle_place(TokenSource *source, KeyedTable *lease, bool nowait);
 extern int64 token_mint(TokenSource *source, int64 floor);
+extern int64 token_raise(TokenSource *source, int64 floor);
+extern int64 token_last(TokenSource *source);
+extern bool token_moved(TokenSource *source);
+
+/* --------------------------------------------------------------- place.c */
+extern int64 place_fingerprint(Oid seq);
+extern void place_record(Relation places, Oid seq, int64 highest, int64 started, bool jump);
 
 /* ---------------------------------------------------------------- wait.c */
 typedef struct Waiting
@@ -328,7 +350,7 @@ extern void wait_for_guard(Waiting *w, VirtualTransactionId vxid);
 extern void wait_for_relations(Waiting *w);
 extern void wait_until(Waiting *w, TimestampTz until, bool in_line);
 extern void wait_nap(Waiting *w);
-extern bool lock_tag_bounded(Waiting *w, const LOCKTAG *tag, LOCKMODE mode, bool session);
+extern bool lock_tag_bounded(Waiting *w, const LOCKTAG *tag, LOCKMODE mode);
 extern bool lock_name_bounded(Waiting *w, LockClass class, const LeaseName *name,
 							  LOCKMODE mode);
 
@@ -389,7 +411,7 @@ extern void evict_xact(const LeaseName *resource, const LeaseRow *row,
 					   TransactionId xid, bool nowait);
 
 /* --------------------------------------------------------------- rings.c */
-extern void check_rings(Waiting *w, KeyedTable *lease, const LeaseName *resource);
+extern bool check_rings(KeyedTable *lease, const LeaseName *resource);
 
 /* --------------------------------------------------------------- named.c */
 extern void named_init(void);

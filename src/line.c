@@ -313,15 +313,12 @@ line_leave_granted(TimestampTz expire_at)
 	}
 }
 
-/*
- * Says until when this backend will not look again: it is about to sleep on a
- * heavyweight lock.  In line or not.
- */
+/* Says until when this backend will not look again, if it stands in line. */
 void
 line_due(TimestampTz due)
 {
 	if (mine)
-		pg_atomic_write_u64(&mine->due, due);
+		pg_atomic_write_u64(&mine->due, Min(due, DT_NOEND - STALLED));
 }
 
 /*
@@ -433,8 +430,9 @@ xact_callback(XactEvent event, void *arg)
 		return;
 	if (event == XACT_EVENT_ABORT)
 		line_leave();
+	/* At PREPARE, too: who is first must know that nobody will wake it later. */
 	for (int i = 0; i < n_wakes; i++)
-		if (event != XACT_EVENT_PREPARE && wakes[i].at_abort == (event == XACT_EVENT_ABORT))
+		if (wakes[i].at_abort == (event == XACT_EVENT_ABORT))
 			line_wake(wakes[i].hash);
 	wakes = NULL;
 	n_wakes = max_wakes = 0;

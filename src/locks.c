@@ -171,25 +171,34 @@ guards_in_flight(const LeaseName *name)
 
 /*
  * The locks of a class in this database, one entry for each process that holds
- * or wants one, in a palloc'd array that belongs to *data; key not NULL: of
+ * or wants one, in a palloc'd array of pointers into *data; key not NULL: of
  * that key alone.  Returns their number.  Reads the whole lock table, so it is
  * for waits and views.
  */
 int
-locks_of_class(LockClass class, const uint64 *key, LockInstanceData ***locks)
+locks_of_class(LockClass class, const uint64 *key, LockInstanceData ***locks,
+			   LockData **data)
 {
-	LockData   *data = GetLockStatusData();
+	LockData   *all = GetLockStatusData();
 	int			n = 0;
 
-	*locks = palloc(Max(data->nelements, 1) * sizeof(LockInstanceData *));
-	for (int i = 0; i < data->nelements; i++)
+	*data = all;
+	*locks = palloc(Max(all->nelements, 1) * sizeof(LockInstanceData *));
+	for (int i = 0; i < all->nelements; i++)
 	{
 		uint64		k;
 
-		if (is_tag(&data->locks[i].locktag, class, &k) && (key == NULL || k == *key))
-			(*locks)[n++] = &data->locks[i];
+		if (is_tag(&all->locks[i].locktag, class, &k) && (key == NULL || k == *key))
+			(*locks)[n++] = &all->locks[i];
 	}
 	return n;
+}
+
+static void
+free_lock_data(LockData *data)
+{
+	pfree(data->locks);
+	pfree(data);
 }
 
 /* The key in the tag of one of locks_of_class(). */
@@ -207,7 +216,8 @@ int
 guard_holders(const LeaseName *name, VirtualTransactionId **holders)
 {
 	LockInstanceData **locks;
-	int			n_locks = locks_of_class(LOCK_LEASE, &name->hash, &locks);
+	LockData   *data;
+	int			n_locks = locks_of_class(LOCK_LEASE, &name->hash, &locks, &data);
 	int			n = 0;
 
 	*holders = palloc(Max(n_locks, 1) * sizeof(VirtualTransactionId));
@@ -220,6 +230,7 @@ guard_holders(const LeaseName *name, VirtualTransactionId **holders)
 			(*holders)[n++] = vxid;
 	}
 	pfree(locks);
+	free_lock_data(data);
 	return n;
 }
 
@@ -250,8 +261,7 @@ holds_other_locks(void)
 				found = true;
 		}
 	}
-	pfree(data->locks);
-	pfree(data);
+	free_lock_data(data);
 	return found;
 }
 

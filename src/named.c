@@ -5,8 +5,15 @@
  * PostgreSQL's advisory locks under a name instead of a number, with a bounded
  * wait, in a class of tags of their own.  The lock manager does the work; here
  * is kept which of them this backend holds, so that the view can name them and
- * so that a failed call leaves nothing behind: a session-level lock that was
- * taken by the very statement that fails is given back.
+ * so that a failed call leaves nothing behind.
+ *
+ * A session-level lock survives ROLLBACK, but not the statement that took it
+ * when that fails: its caller is told of an error, and not of a lock.  Which
+ * statement took it is known by its portal, until that is dropped.  A named
+ * cursor is left out, since it can fail later than its caller saw its rows.
+ *
+ * A wait is always for a transaction-level lock, since PostgreSQL would keep a
+ * session-level one that is granted in the instant in which the wait fails.
  *
  * Nothing here knows of leases.
  */
@@ -17,9 +24,11 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "tcop/pquery.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/portal.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -46,13 +55,16 @@ typedef struct Held
 	HeldKey		key;
 	int			count;			/* how many times; session-level only */
 	int			level;			/* nesting level that took it first */
-	TimestampTz statement;		/* the last statement that took it */
-	int			by_statement;	/* how many times that one did */
+	Portal		portal;			/* the last statement that took it, or NULL */
+	int			by_portal;		/* how many times that one did */
 } Held;
 
 static HTAB *held_locks = NULL;
 static int	n_transaction = 0;	/* entries of transaction-level locks */
 static Held *attempt = NULL;	/* entry of the call at work; not yet held */
+static int	prepared = 0;		/* transactions with named locks, since the last sweep */
+
+#define SWEEP_EVERY		100		/* of them */
 
 static Held *
 find_held(uint64 hash, LOCKMODE mode, NamedScope scope, HASHACTION action)
@@ -106,8 +118,8 @@ enter_held(const LeaseName *name, LOCKMODE mode, NamedScope scope)
 	held = hash_search(held_locks, &key, HASH_ENTER, &found);
 	if (found)
 		return held;
-	held->count = held->by_statement = 0;
-	held->statement = 0;
+	held->count = held->by_portal = 0;
+	held->portal = NULL;
 	held->level = GetCurrentTransactionNestLevel();
 	if (scope == NAMED_TRANSACTION)
 		n_transaction++;
@@ -121,7 +133,8 @@ static char *
 holders_text(uint64 hash)
 {
 	LockInstanceData **locks;
-	int			n = locks_of_class(LOCK_NAMED, &hash, &locks);
+	LockData   *data;
+	int			n = locks_of_class(LOCK_NAMED, &hash, &locks, &data);
 	StringInfoData buf;
 
 	initStringInfo(&buf);
@@ -139,6 +152,71 @@ holders_text(uint64 hash)
 						 "exclusive" : "shared");
 	}
 	return buf.len ? buf.data : NULL;
+}
+
+/* A portal is dropped: its statement has not failed, or has been dealt with. */
+static void
+portal_dropped(void *arg)
+{
+	HASH_SEQ_STATUS scan;
+	Held	   *held;
+
+	hash_seq_init(&scan, held_locks);
+	while ((held = hash_seq_search(&scan)) != NULL)
+		if (held->portal == (Portal) arg)
+		{
+			held->portal = NULL;
+			held->by_portal = 0;
+		}
+}
+
+/* Remembers that the statement at work took a session-level lock. */
+static void
+note_portal(Held *held)
+{
+	HASH_SEQ_STATUS scan;
+	Held	   *other;
+	Portal		portal = ActivePortal;
+	MemoryContextCallback *callback;
+
+	if (portal == NULL || portal->name[0] != '\0')
+		return;
+	if (held->portal != portal)
+	{
+		bool		known = false;
+
+		hash_seq_init(&scan, held_locks);
+		while ((other = hash_seq_search(&scan)) != NULL)
+			known |= other->portal == portal;
+		if (!known)
+		{
+			callback = MemoryContextAlloc(portal->portalContext, sizeof(*callback));
+			callback->func = portal_dropped;
+			callback->arg = portal;
+			MemoryContextRegisterResetCallback(portal->portalContext, callback);
+		}
+		held->portal = portal;
+		held->by_portal = 0;
+	}
+	held->by_portal++;
+}
+
+/* Whether the lock was to be had, waiting for it; see the file's header. */
+static bool
+take_waiting(Waiting *w, const LOCKTAG *tag, LOCKMODE mode, bool session)
+{
+	ResourceOwner owner;
+
+	if (!lock_tag_bounded(w, tag, mode))
+		return false;
+	if (session)
+	{
+		(void) LockAcquire(tag, mode, true, true);
+		owner = own_by_transaction();
+		(void) LockRelease(tag, mode, false);
+		CurrentResourceOwner = owner;
+	}
+	return true;
 }
 
 /*
@@ -174,9 +252,9 @@ take(const LeaseName *name, bool shared, NamedScope scope, int64 wait_usecs, boo
 	if (!got && !try)
 	{
 		waiting_begin(&w, wait_usecs);
-		got = lock_tag_bounded(&w, &tag, mode, session);
+		got = take_waiting(&w, &tag, mode, session);
 	}
-	if (got && InterruptPending && (QueryCancelPending || ProcDiePending))
+	if (got && INTERRUPTS_CAN_BE_PROCESSED() && (QueryCancelPending || ProcDiePending))
 	{
 		/* Who is about to be told of an error does not have it. */
 		if (session)
@@ -184,7 +262,7 @@ take(const LeaseName *name, bool shared, NamedScope scope, int64 wait_usecs, boo
 		if (held == attempt)
 			forget(held);
 		CHECK_FOR_INTERRUPTS();
-		/* Interrupts are held off: try again. */
+		/* It was none: try again. */
 		return take(name, shared, scope, wait_usecs, try);
 	}
 	if (!got)
@@ -209,12 +287,8 @@ take(const LeaseName *name, bool shared, NamedScope scope, int64 wait_usecs, boo
 	attempt = NULL;
 	if (held->count++ == 0)
 		named_list_granted(name->hash, mode, scope);
-	if (held->statement != GetCurrentStatementStartTimestamp())
-	{
-		held->statement = GetCurrentStatementStartTimestamp();
-		held->by_statement = 0;
-	}
-	held->by_statement++;
+	if (session)
+		note_portal(held);
 	return true;
 }
 
@@ -313,8 +387,8 @@ ll_advisory_unlock(PG_FUNCTION_ARGS)
 	{
 		bool		released = LockRelease(&tag, mode, true);
 
-		if (held->by_statement > 0)
-			held->by_statement--;
+		if (held->by_portal > 0)
+			held->by_portal--;
 		if (--held->count == 0 || !released)
 			forget(held);
 		PG_RETURN_BOOL(released);
@@ -329,82 +403,114 @@ ll_advisory_unlock(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(false);
 }
 
-/* What a failing statement took goes with it; see the file's header. */
+/* What the statement that fails just now took goes with it. */
 static void
 give_back(Held *held)
 {
 	LOCKTAG		tag;
 
+	if (held->portal == NULL || held->portal->status != PORTAL_FAILED)
+		return;
 	set_tag(&tag, LOCK_NAMED, held->key.hash);
-	while (held->by_statement > 0 && compat_lock_held_by_me(&tag, held->key.mode))
-	{
-		(void) LockRelease(&tag, held->key.mode, true);
-		held->by_statement--;
-		held->count--;
-	}
+	for (; held->by_portal > 0; held->by_portal--, held->count--)
+		if (compat_lock_held_by_me(&tag, held->key.mode))
+			(void) LockRelease(&tag, held->key.mode, true);
+	held->portal = NULL;
 	if (held->count <= 0)
 		forget(held);
+}
+
+/*
+ * Removes the entries of prepared transactions that are no more.  An entry is
+ * kept while any process with that virtual transaction has the lock: one that
+ * is being prepared just now still has it itself.
+ */
+void
+named_sweep(const NamedEntry *entries, int n, LockInstanceData **locks, int n_locks)
+{
+	for (int i = 0; i < n; i++)
+	{
+		bool		held = entries[i].key.pid != 0;
+
+		for (int j = 0; j < n_locks && !held; j++)
+			held = lock_key(locks[j]) == entries[i].key.hash &&
+				VirtualTransactionIdEquals(compat_lock_vxid(locks[j]), entries[i].key.vxid);
+		if (!held)
+			named_list_forget(&entries[i]);
+	}
+}
+
+/* Before PREPARE: the prepared transaction gets entries of its own. */
+static void
+prepare(void)
+{
+	HASH_SEQ_STATUS scan;
+	Held	   *held;
+
+	if (n_transaction == 0)
+		return;
+	hash_seq_init(&scan, held_locks);
+	while ((held = hash_seq_search(&scan)) != NULL)
+		if (held->key.scope == NAMED_TRANSACTION)
+			named_list_prepare(held->key.hash, held->key.mode);
+	if (++prepared >= SWEEP_EVERY)
+	{
+		NamedEntry *entries;
+		LockInstanceData **locks;
+		LockData   *data;
+		int			n = named_list_copy(&entries);
+		int			n_locks = locks_of_class(LOCK_NAMED, NULL, &locks, &data);
+
+		named_sweep(entries, n, locks, n_locks);
+		prepared = 0;
+	}
+}
+
+/* Ends transaction-level locks from a nesting level on, and failed calls. */
+static void
+end_level(int level, bool commit)
+{
+	HASH_SEQ_STATUS scan;
+	Held	   *held;
+
+	hash_seq_init(&scan, held_locks);
+	while ((held = hash_seq_search(&scan)) != NULL)
+	{
+		bool		inside = held->level >= level;
+
+		if (held->key.scope == NAMED_SESSION && !commit && held != attempt)
+			give_back(held);
+		else if (inside && (held->key.scope == NAMED_TRANSACTION || held == attempt))
+		{
+			if (level > 1 && commit)
+				held->level = level - 1;
+			else
+				forget(held);
+		}
+	}
 }
 
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	HASH_SEQ_STATUS scan;
-	Held	   *held;
-
 	if (held_locks == NULL || hash_get_num_entries(held_locks) == 0)
 		return;
-	switch (event)
-	{
-		case XACT_EVENT_PRE_PREPARE:
-			hash_seq_init(&scan, held_locks);
-			while ((held = hash_seq_search(&scan)) != NULL)
-				if (held->key.scope == NAMED_TRANSACTION)
-					named_list_prepare(held->key.hash, held->key.mode);
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-		case XACT_EVENT_ABORT:
-			if (event != XACT_EVENT_ABORT && n_transaction == 0)
-				break;
-			hash_seq_init(&scan, held_locks);
-			while ((held = hash_seq_search(&scan)) != NULL)
-			{
-				if (held->key.scope == NAMED_TRANSACTION || held == attempt)
-					forget(held);
-				else if (event == XACT_EVENT_ABORT &&
-						 held->statement == GetCurrentStatementStartTimestamp())
-					give_back(held);
-			}
-			break;
-		default:
-			break;
-	}
+	if (event == XACT_EVENT_PRE_PREPARE)
+		prepare();
+	else if (event == XACT_EVENT_ABORT ||
+			 ((event == XACT_EVENT_COMMIT || event == XACT_EVENT_PREPARE) && n_transaction > 0))
+		end_level(1, event != XACT_EVENT_ABORT);
 }
 
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mine,
 				 SubTransactionId parent, void *arg)
 {
-	int			level = GetCurrentTransactionNestLevel();
-	HASH_SEQ_STATUS scan;
-	Held	   *held;
-
-	if (event == SUBXACT_EVENT_ABORT_SUB && attempt && attempt->level >= level)
-		forget(attempt);
-	if (n_transaction == 0 ||
-		(event != SUBXACT_EVENT_ABORT_SUB && event != SUBXACT_EVENT_COMMIT_SUB))
+	if (held_locks == NULL || hash_get_num_entries(held_locks) == 0)
 		return;
-	hash_seq_init(&scan, held_locks);
-	while ((held = hash_seq_search(&scan)) != NULL)
-	{
-		if (held->key.scope != NAMED_TRANSACTION || held->level < level)
-			continue;
-		if (event == SUBXACT_EVENT_ABORT_SUB)
-			forget(held);
-		else
-			held->level = level - 1;
-	}
+	if (event == SUBXACT_EVENT_ABORT_SUB ||
+		(event == SUBXACT_EVENT_COMMIT_SUB && n_transaction > 0))
+		end_level(GetCurrentTransactionNestLevel(), event == SUBXACT_EVENT_COMMIT_SUB);
 }
 
 void

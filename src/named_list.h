@@ -41,4 +41,7 @@ extern void named_list_prepare(uint64 hash, LOCKMODE mode);
 extern int	named_list_copy(NamedEntry **entries);
 extern void named_list_forget(const NamedEntry *entry);
 
+/* named.c */
+extern void named_sweep(const NamedEntry *entries, int n, LockInstanceData **locks, int n_locks);
+
 #endif							/* LEASE_LOCK_NAMED_LIST_H */

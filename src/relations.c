@@ -39,6 +39,7 @@ static struct
 	[REL_FENCE_INDEX] = {"fence_pkey"},
 	[REL_TOKEN_SEQ] = {"token_seq"},
 	[REL_PLACE_SEQ] = {"place_seq"},
+	[REL_PLACE] = {"place", .natts = PLACE_NATTS},
 	[REL_AUDIT] = {"audit", .natts = AUDIT_NATTS},
 };
 

@@ -21,7 +21,8 @@
  * closed.  A ring that somebody's lock wait closed later is found by those who
  * wait in line and hold a lock, who therefore look again and again.  One backend
  * looks at a time, and the one that finds a ring leaves its line before the
- * next one looks: one victim a ring.
+ * next one looks: one victim a ring.  Nobody queues for that; who finds another
+ * one looking comes back a little later.
  */
 #include "postgres.h"
 
@@ -73,6 +74,13 @@ add_sentence(Search *search, char *sentence)
 	appendStringInfo(&search->ring, "%s%s%s", sentence, *rest ? "\n" : "", rest);
 }
 
+static bool
+owned_by(const LeaseRow *row, const LinePlace *place)
+{
+	return place->owner_len == row->owner_len &&
+		memcmp(place->owner, row->owner, row->owner_len) == 0;
+}
+
 /* Whether the session that acquired a lease waits itself, for this owner. */
 static bool
 holder_waits(const LeaseRow *row)
@@ -82,9 +90,7 @@ holder_waits(const LeaseRow *row)
 
 	if (line_copy(row->pid, &places) > 0)
 		return places[0].backend_start == row->backend_start &&
-			(row->session != 0 ||
-			 (places[0].owner_len == row->owner_len &&
-			  memcmp(places[0].owner, row->owner, row->owner_len) == 0));
+			(row->session != 0 || owned_by(row, &places[0]));
 	if (!backend_waits_for_lock(row->pid))
 		return false;
 	status = backend_status(row->pid);
@@ -103,7 +109,8 @@ follow_lease(Search *search, const LinePlace *place)
 
 	lease_read(search->lease, &resource, &read);
 	live = read.found && lease_live(&read.row, read.own, GetCurrentTimestamp());
-	if (TransactionIdIsValid(read.pending) && (read.pending_grant || !live))
+	if (TransactionIdIsValid(read.pending) &&
+		(read.pending_grant || !live || owned_by(&read.row, place)))
 	{
 		int			pid = xact_pid(read.pending);
 
@@ -165,27 +172,28 @@ follow(Search *search, int pid)
 
 /*
  * Raises 40P01 when this backend, which stands in line, is part of a ring; it
- * has left the line then.  Waits for others that look just now.
+ * has left the line then.  Returns false when somebody else is looking.
  */
-void
-check_rings(Waiting *w, KeyedTable *lease, const LeaseName *resource)
+bool
+check_rings(KeyedTable *lease, const LeaseName *resource)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lease_lock rings",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(context);
-	Search	   *search = palloc0(sizeof(Search));
+	MemoryContext context;
+	MemoryContext old;
+	Search	   *search;
 	bool		found;
 
+	if (!lock_name(LOCK_RINGS, NULL, ExclusiveLock, true))
+		return false;
+	context = AllocSetContextCreate(CurrentMemoryContext, "lease_lock rings",
+									ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	search = palloc0(sizeof(Search));
 	search->lease = lease;
 	initStringInfo(&search->ring);
-	found = lock_name_bounded(w, LOCK_RINGS, NULL, ExclusiveLock);
+	found = follow(search, MyProcPid);
 	if (found)
-	{
-		found = follow(search, MyProcPid);
-		if (found)
-			line_leave();
-		unlock_name(LOCK_RINGS, NULL, ExclusiveLock);
-	}
+		line_leave();
+	unlock_name(LOCK_RINGS, NULL, ExclusiveLock);
 	MemoryContextSwitchTo(old);
 	if (found)
 	{
@@ -198,4 +206,5 @@ check_rings(Waiting *w, KeyedTable *lease, const LeaseName *resource)
 				 errhint("Retry; to avoid it, acquire leases in the same order everywhere, or release one before waiting for another.")));
 	}
 	MemoryContextDelete(context);
+	return true;
 }

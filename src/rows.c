@@ -237,13 +237,19 @@ lease_version(HeapTuple tuple, TransactionId inserting, TransactionId deleting,
 
 	if (TransactionIdIsValid(inserting))
 	{
-		int64		token = ((LeaseFixed *) GETSTRUCT(tuple))->version;
+		LeaseFixed *fixed = (LeaseFixed *) GETSTRUCT(tuple);
+		int64		token = fixed->version;
 
-		/* Several versions of one transaction: any of them can be the grant. */
+		/*
+		 * Several versions of one transaction: any of them can be the grant.
+		 * They come in no order, so of one token the longest lived stands for
+		 * it: nobody is evicted too soon.
+		 */
 		read->pending = inserting;
 		if (scan->pending_tokens[1] == 0 || token < scan->pending_tokens[0])
 			scan->pending_tokens[0] = token;
-		if (token >= scan->pending_tokens[1])
+		if (token > scan->pending_tokens[1] ||
+			(token == scan->pending_tokens[1] && fixed->expire_at > read->pending_row.expire_at))
 		{
 			scan->pending_tokens[1] = token;
 			if (read->pending_row.tuple)

@@ -31,9 +31,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xloginsert.h"
-#include "commands/dbcommands.h"
 #include "commands/sequence.h"
-#include "common/hashfn.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -176,39 +174,10 @@ sequence_put(Relation seq, int64 value)
 	UnlockReleaseBuffer(buffer);
 }
 
-/* Fingerprint of where we are now; positive, and the same until we move. */
-static int64
-current_place(Oid seq)
-{
-	typedef struct Place
-	{
-		uint64		system;
-		uint32		timeline;
-		Oid			database;
-		Oid			sequence;
-		uint32		unused;
-	} Place;
-	static Place last;
-	static int64 fingerprint = 0;	/* that of last */
-	Place		place = {0};
-
-	place.system = GetSystemIdentifier();
-	place.timeline = GetWALInsertionTimeLine();
-	place.database = MyDatabaseId;
-	place.sequence = seq;
-	if (fingerprint == 0 || memcmp(&place, &last, sizeof(place)) != 0)
-	{
-		last = place;
-		fingerprint = (int64) (hash_bytes_extended((unsigned char *) &place, sizeof(place), 0)
-							   & PG_INT64_MAX) | 1;
-	}
-	return fingerprint;
-}
-
 static bool
 place_is_current(TokenSource *source)
 {
-	return sequence_last(source->place) == current_place(RelationGetRelid(source->seq));
+	return sequence_last(source->place) == place_fingerprint(RelationGetRelid(source->seq));
 }
 
 /* The largest value of a bigint column in a table, dead versions included. */
@@ -241,30 +210,34 @@ static bool
 settle(TokenSource *source, KeyedTable *lease, bool nowait)
 {
 	KeyedTable	fence;
+	Relation	places;
 	int64		highest = sequence_last(source->seq);
+	int64		target;
+	bool		jump;
 
 	if (!keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, nowait))
 		return false;
 	highest = Max(highest, highest_in(lease->heap, LEASE_VERSION));
 	highest = Max(highest, highest_in(keyed_heap(&fence), FENCE_HIGHEST));
 	keyed_close(&fence);
+	places = own_open(REL_PLACE, RowExclusiveLock, nowait);
+	if (places == NULL)
+		return false;
 
-	if (highest > 0 || sequence_last(source->place) != 0)
+	target = highest;
+	jump = highest > 0 || sequence_last(source->place) != 0;
+	if (jump)
 	{
 		pg_time_t	seconds = timestamptz_to_time_t(GetCurrentTimestamp());
 		pg_time_t	epoch = INT64CONST(1767225600);	/* 2026-01-01 UTC */
-		int64		target = highest;
 
 		if (seconds > epoch)
 			target = Max(target, (int64) (seconds - epoch) << TOKENS_PER_SECOND_BITS);
 		target = sequence_advance(source->seq, target);
-		ereport(LOG,
-				(errmsg("fencing tokens of database \"%s\" jump to " INT64_FORMAT,
-						get_database_name(MyDatabaseId), target),
-				 errdetail("The last token was minted at another place; the highest known here is " INT64_FORMAT ".",
-						   highest)));
 	}
-	sequence_put(source->place, current_place(RelationGetRelid(source->seq)));
+	place_record(places, RelationGetRelid(source->seq), highest, target, jump);
+	relation_close(places, NoLock);
+	sequence_put(source->place, place_fingerprint(RelationGetRelid(source->seq)));
 	return true;
 }
 
@@ -273,12 +246,12 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
  * with nowait, when somebody's lock is in the way.  Called before R is taken.
  */
 bool
-token_open(TokenSource *source, bool nowait)
+token_open(TokenSource *source, LOCKMODE mode, bool nowait)
 {
-	source->seq = own_open(REL_TOKEN_SEQ, RowExclusiveLock, nowait);
+	source->seq = own_open(REL_TOKEN_SEQ, mode, nowait);
 	if (source->seq == NULL)
 		return false;
-	source->place = own_open(REL_PLACE_SEQ, RowExclusiveLock, nowait);
+	source->place = own_open(REL_PLACE_SEQ, mode, nowait);
 	if (source->place != NULL)
 		return true;
 	relation_close(source->seq, NoLock);
@@ -311,6 +284,32 @@ token_settle_place(TokenSource *source, KeyedTable *lease, bool nowait)
 }
 
 /*
+ * Raises the sequence to floor, if it is lower: every token minted from now on
+ * is larger.  Returns the last value then.
+ */
+int64
+token_raise(TokenSource *source, int64 floor)
+{
+	int64		last = sequence_last(source->seq);
+
+	return last >= floor ? last : sequence_advance(source->seq, floor - 1);
+}
+
+/* The last token that was minted, or that crash recovery takes for it. */
+int64
+token_last(TokenSource *source)
+{
+	return sequence_last(source->seq);
+}
+
+/* Whether the next grant has to jump first. */
+bool
+token_moved(TokenSource *source)
+{
+	return !place_is_current(source);
+}
+
+/*
  * The next token, larger than floor: what the resource's row and fence have
  * seen.  Returns 0 when tokens were last minted at another place: drop R, call
  * token_settle_place() and start over.  Raises 2200H when the tokens are used
@@ -331,7 +330,7 @@ ll_settle_place(PG_FUNCTION_ARGS)
 	TokenSource source;
 	KeyedTable	lease;
 
-	(void) token_open(&source, false);
+	(void) token_open(&source, RowExclusiveLock, false);
 	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
 	(void) token_settle_place(&source, &lease, false);
 	keyed_close(&lease);

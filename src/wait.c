@@ -103,14 +103,11 @@ typedef struct LockWait
 {
 	enum
 	{
-		WAIT_XID, WAIT_VXID, WAIT_NAME, WAIT_RELATIONS, WAIT_TAG
+		WAIT_XID, WAIT_VXID, WAIT_RELATIONS, WAIT_TAG
 	}			what;
 	TransactionId xid;
 	VirtualTransactionId vxid;
-	LockClass	class;
-	const LeaseName *name;
 	const LOCKTAG *tag;
-	bool		session;
 	LOCKMODE	mode;
 } LockWait;
 
@@ -144,16 +141,12 @@ wait_slice(Waiting *w, const LockWait *wait, int64 limit)
 			case WAIT_VXID:
 				VirtualXactLock(wait->vxid, true);
 				break;
-			case WAIT_NAME:
-				lock_name(wait->class, wait->name, wait->mode, false);
-				unlock_name(wait->class, wait->name, wait->mode);
-				break;
 			case WAIT_RELATIONS:
 				own_relations_wait();
 				break;
 			case WAIT_TAG:
 				(void) own_by_transaction();
-				(void) LockAcquire(wait->tag, wait->mode, wait->session, false);
+				(void) LockAcquire(wait->tag, wait->mode, false, false);
 				break;
 		}
 		done = true;
@@ -225,36 +218,38 @@ wait_for_relations(Waiting *w)
 }
 
 /*
- * Takes a name's lock for the call, waiting for it in slices.  Returns false
- * when the caller's deadline has passed.
+ * Takes a lock for the transaction, waiting for it in slices of at most limit
+ * microseconds, and keeps it.  Whoever waits keeps its place in the lock's queue
+ * for the length of a slice.  Returns false when the caller's time is up first.
  */
+static bool
+lock_bounded(Waiting *w, const LOCKTAG *tag, LOCKMODE mode, int64 limit)
+{
+	LockWait	wait = {.what = WAIT_TAG, .tag = tag, .mode = mode};
+
+	while (!waiting_over(w))
+		if (wait_slice(w, &wait, limit))
+			return true;
+	return false;
+}
+
+/* The same in one wait. */
+bool
+lock_tag_bounded(Waiting *w, const LOCKTAG *tag, LOCKMODE mode)
+{
+	return lock_bounded(w, tag, mode, NO_LIMIT);
+}
+
+/* The same for a name's lock, which is asked for without waiting first. */
 bool
 lock_name_bounded(Waiting *w, LockClass class, const LeaseName *name, LOCKMODE mode)
 {
-	LockWait	wait = {.what = WAIT_NAME, .class = class, .name = name, .mode = mode};
+	LOCKTAG		tag;
 
-	while (!lock_name(class, name, mode, true))
-	{
-		if (waiting_over(w))
-			return false;
-		(void) wait_slice(w, &wait, slice_length());
-	}
-	return true;
-}
-
-/*
- * Takes a lock in one wait, which keeps its place in the lock's queue, and
- * keeps it.  Returns false when the caller's time is up first.
- */
-bool
-lock_tag_bounded(Waiting *w, const LOCKTAG *tag, LOCKMODE mode, bool session)
-{
-	LockWait	wait = {.what = WAIT_TAG, .tag = tag, .mode = mode, .session = session};
-
-	while (!waiting_over(w))
-		if (wait_slice(w, &wait, NO_LIMIT))
-			return true;
-	return false;
+	if (lock_name(class, name, mode, true))
+		return true;
+	set_tag(&tag, class, name->hash);
+	return lock_bounded(w, &tag, mode, slice_length());
 }
 
 /*

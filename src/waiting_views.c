@@ -188,7 +188,7 @@ entry_is(const NamedEntry *entry, const LockInstanceData *lock, LOCKMODE mode, b
 /* Rows for what a process has of a lock in one mode. */
 static void
 put_mode(ReturnSetInfo *rsinfo, const LockInstanceData *lock, LOCKMODE mode, bool granted,
-		 NamedEntry *entries, int n, bool *confirmed)
+		 const NamedEntry *entries, int n)
 {
 	const NamedEntry *named = NULL;
 	bool		any = false;
@@ -198,7 +198,7 @@ put_mode(ReturnSetInfo *rsinfo, const LockInstanceData *lock, LOCKMODE mode, boo
 		if (entry_is(&entries[i], lock, mode, granted))
 		{
 			put_lock(rsinfo, lock, mode, granted, &entries[i], &entries[i]);
-			any = confirmed[i] = true;
+			any = true;
 		}
 		if (entries[i].key.hash == lock_key(lock))
 			named = &entries[i];
@@ -214,29 +214,25 @@ ll_advisory_locks(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	static const LOCKMODE modes[] = {ShareLock, ExclusiveLock};
 	LockInstanceData **locks;
+	LockData   *data;
 	NamedEntry *entries;
-	bool	   *confirmed;
 	int			n_entries;
 	int			n;
 
 	InitMaterializedSRF(fcinfo, 0);
-	/* In this order a prepared transaction's entry cannot be missed for gone. */
 	n_entries = named_list_copy(&entries);
-	confirmed = palloc0(Max(n_entries, 1) * sizeof(bool));
-	n = locks_of_class(LOCK_NAMED, NULL, &locks);
+	n = locks_of_class(LOCK_NAMED, NULL, &locks, &data);
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		for (int m = 0; m < lengthof(modes); m++)
 		{
 			if (locks[i]->holdMask & LOCKBIT_ON(modes[m]))
-				put_mode(rsinfo, locks[i], modes[m], true, entries, n_entries, confirmed);
+				put_mode(rsinfo, locks[i], modes[m], true, entries, n_entries);
 			if (locks[i]->waitLockMode == modes[m])
-				put_mode(rsinfo, locks[i], modes[m], false, entries, n_entries, confirmed);
+				put_mode(rsinfo, locks[i], modes[m], false, entries, n_entries);
 		}
 	}
-	for (int i = 0; i < n_entries; i++)
-		if (entries[i].key.pid == 0 && !confirmed[i])
-			named_list_forget(&entries[i]);
+	named_sweep(entries, n_entries, locks, n);
 	return (Datum) 0;
 }
