@@ -32,6 +32,7 @@ OBJS = \
 	src/rows.o \
 	src/session.o \
 	src/shared.o \
+	src/stats.o \
 	src/template.o \
 	src/token.o \
 	src/token_sql.o \

@@ -430,3 +430,16 @@ COMMENT ON COLUMN lease_lock.token_state.jumped_to IS 'The value that they went 
 COMMENT ON COLUMN lease_lock.token_state.jump_reason IS 'What had changed.';
 REVOKE ALL ON TABLE lease_lock.token_state FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.token_state TO PUBLIC;
+
+CREATE FUNCTION lease_lock.stats_data(OUT evictions bigint, OUT deadlocks bigint)
+  RETURNS record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100
+  AS 'MODULE_PATHNAME', 'll_stats';
+COMMENT ON FUNCTION lease_lock.stats_data() IS 'Behind the view lease_lock.stats.';
+
+CREATE VIEW lease_lock.stats AS
+  SELECT s.evictions, s.deadlocks FROM lease_lock.stats_data() AS s;
+COMMENT ON VIEW lease_lock.stats IS 'Counters of this database since the server''s start; rollbacks do not undo them.';
+COMMENT ON COLUMN lease_lock.stats.evictions IS 'Transactions that were ended, or told to end, because they kept an expired lease from being granted.';
+COMMENT ON COLUMN lease_lock.stats.deadlocks IS 'Deadlocks through leases that were broken by 40P01.';
+REVOKE ALL ON TABLE lease_lock.stats FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.stats TO PUBLIC;

@@ -27,7 +27,6 @@
 
 #include "compat.h"
 #include "lease_lock.h"
-#include "shared.h"
 
 /*
  * From when on whoever keeps a lease that ends at a moment is evicted;
@@ -98,7 +97,6 @@ evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 		   VirtualTransactionId vxid, bool nowait)
 {
 	const PgBackendStatus *status;
-	SharedCtl  *ctl = shared_ctl();
 	int			pid = proc->pid;
 	bool		idle;
 	bool		again;
@@ -124,8 +122,7 @@ evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 	last.pid = pid;
 	last.signal = signal;
 
-	if (ctl)
-		pg_atomic_fetch_add_u64(&ctl->evictions, 1);
+	stats_count(STAT_EVICTIONS);
 	detail = psprintf("token " INT64_FORMAT " of \"%.*s\", expired at %s: %s with pid %d",
 					  row->version, row->owner_len, row->owner,
 					  timestamptz_to_str(row->expire_at),

@@ -8,8 +8,8 @@
  *					 views.c  waiting_views.c
  *		logic		 grant.c  grant_wait.c  renew.c  fence.c  template.c
  *		waiting		 rings.c  evict.c  wait.c
- *		foundations	 rows.c  token.c  place.c  session.c  named_list.c  line.c  shared.c
- *					 backends.c  locks.c  relations.c  presented.c  commit.c
+ *		foundations	 rows.c  token.c  place.c  session.c  named_list.c  line.c  stats.c
+ *					 shared.c  backends.c  locks.c  relations.c  presented.c  commit.c
  *					 args.c
  *
  * Prototypes stand under the file that defines them.  Nothing here may be
@@ -387,6 +387,16 @@ extern bool line_waits(void);
 extern void line_wake(uint64 hash);
 extern void line_wake_at_commit(const LeaseName *resource);
 extern int	line_copy(int pid, LinePlace **copies);
+
+/* --------------------------------------------------------------- stats.c */
+typedef enum Stat
+{
+	STAT_EVICTIONS,				/* signals sent to end a transaction */
+	STAT_DEADLOCKS,				/* rings through leases that were broken */
+	N_STATS
+} Stat;
+
+extern void stats_count(Stat which);
 
 /* ------------------------------------------------------------- session.c */
 extern void session_init(void);

@@ -34,7 +34,6 @@
 
 #include "compat.h"
 #include "lease_lock.h"
-#include "shared.h"
 
 #define MAX_VISITED		1024
 
@@ -197,7 +196,7 @@ check_rings(KeyedTable *lease, const LeaseName *resource)
 	MemoryContextSwitchTo(old);
 	if (found)
 	{
-		pg_atomic_fetch_add_u64(&shared_ctl()->deadlocks, 1);
+		stats_count(STAT_DEADLOCKS);
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 				 errmsg("deadlock detected while waiting for the lease on resource \"%s\"",

@@ -86,8 +86,6 @@ find_or_make(void)
 		GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche : LWLockNewTrancheId();
 	LWLockInitialize(&found_ctl->lock, found_ctl->tranche);
 	pg_atomic_init_u32(&found_ctl->n_waiting, 0);
-	pg_atomic_init_u64(&found_ctl->evictions, 0);
-	pg_atomic_init_u64(&found_ctl->deadlocks, 0);
 	return found_ctl;
 }
 
@@ -160,7 +158,9 @@ make_or_attach(void)
 		a = dsa_create(ctl->tranche);
 		line_make(a, ctl);
 		named_make(a, ctl);
+		stats_make(a, ctl);
 		named_attach(a, ctl);
+		stats_attach(a, ctl);
 		/* Pinned last: until then an error takes all of it away. */
 		dsa_pin(a);
 		ctl->area = dsa_get_handle(a);
@@ -170,6 +170,7 @@ make_or_attach(void)
 	{
 		a = dsa_attach(ctl->area);
 		named_attach(a, ctl);
+		stats_attach(a, ctl);
 	}
 	line_attach(a, ctl);
 	dsa_pin_mapping(a);

@@ -19,9 +19,8 @@ typedef struct SharedCtl
 	dsa_handle	area;
 	dsa_pointer line;			/* line.c */
 	dshash_table_handle named;	/* named_list.c */
+	dshash_table_handle stats;	/* stats.c */
 	pg_atomic_uint32 n_waiting; /* backends in any line of any database */
-	pg_atomic_uint64 evictions;
-	pg_atomic_uint64 deadlocks; /* rings through leases that were broken */
 } SharedCtl;
 
 extern void shared_init(void);
@@ -33,5 +32,7 @@ extern void line_make(dsa_area *area, SharedCtl *ctl);
 extern void line_attach(dsa_area *area, SharedCtl *ctl);
 extern void named_make(dsa_area *area, SharedCtl *ctl);
 extern void named_attach(dsa_area *area, SharedCtl *ctl);
+extern void stats_make(dsa_area *area, SharedCtl *ctl);
+extern void stats_attach(dsa_area *area, SharedCtl *ctl);
 
 #endif							/* LEASE_LOCK_SHARED_H */
