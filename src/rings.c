@@ -108,8 +108,17 @@ follow_lease(Search *search, const LinePlace *place)
 
 	lease_read(search->lease, &resource, &read);
 	live = read.found && lease_live(&read.row, read.own, GetCurrentTimestamp());
-	if (TransactionIdIsValid(read.pending) &&
-		(read.pending_grant || !live || owned_by(&read.row, place)))
+	if (place->pid != MyProcPid &&
+		((read.own && (read.granted_here || !live)) ||
+		 (!live && name_held_by_me(LOCK_LEASE, &resource, GUARD_MODE))))
+	{
+		/* Neither read.pending nor guard_holders() tells of this transaction. */
+		found = true;
+		add_sentence(search, psprintf("Process %d waits for the lease on resource \"%s\", which the open transaction of process %d has changed or written under.",
+									  place->pid, name, MyProcPid));
+	}
+	else if (TransactionIdIsValid(read.pending) &&
+			 (read.pending_grant || !live || owned_by(&read.row, place)))
 	{
 		int			pid = xact_pid(read.pending);
 
