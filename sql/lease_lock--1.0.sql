@@ -384,7 +384,9 @@ COMMENT ON FUNCTION lease_lock.advisory_locks_data() IS 'Behind the view lease_l
 
 CREATE VIEW lease_lock.advisory_locks AS
   SELECT l.name, l.mode, l.scope, l.granted, l.since, l.pid, l.backend_start,
-         a.usename::text AS role, a.application_name, a.state AS backend_state, p.gid, l.key
+         a.usename::text AS role,
+         CASE WHEN a.state IS NOT NULL THEN a.application_name END AS application_name,
+         a.state AS backend_state, p.gid, l.key
   FROM lease_lock.advisory_locks_data() AS l
   LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) l.pid
   LEFT JOIN pg_catalog.pg_prepared_xacts AS p ON p.transaction OPERATOR(pg_catalog.=) l.prepared_xid;
@@ -396,9 +398,9 @@ COMMENT ON COLUMN lease_lock.advisory_locks.granted IS 'False while it is waited
 COMMENT ON COLUMN lease_lock.advisory_locks.since IS 'Since when it is held, or waited for.';
 COMMENT ON COLUMN lease_lock.advisory_locks.pid IS 'The backend; NULL for a prepared transaction.';
 COMMENT ON COLUMN lease_lock.advisory_locks.backend_start IS 'When that backend started: a pid can be used again.';
-COMMENT ON COLUMN lease_lock.advisory_locks.role IS 'The role that is logged in there; NULL for other roles'' without pg_read_all_stats.';
-COMMENT ON COLUMN lease_lock.advisory_locks.application_name IS 'What the session calls itself; behind a pool, whoever uses it now.';
-COMMENT ON COLUMN lease_lock.advisory_locks.backend_state IS 'What it does (pg_stat_activity.state): a session-level lock of an idle backend was left there by somebody, perhaps through a pool.';
+COMMENT ON COLUMN lease_lock.advisory_locks.role IS 'The role that is logged in there.';
+COMMENT ON COLUMN lease_lock.advisory_locks.application_name IS 'What the session calls itself; behind a pool, whoever uses it now; NULL for other roles'' without pg_read_all_stats.';
+COMMENT ON COLUMN lease_lock.advisory_locks.backend_state IS 'What it does (pg_stat_activity.state): a session-level lock of an idle backend was left there by somebody, perhaps through a pool; NULL for other roles'' without pg_read_all_stats.';
 COMMENT ON COLUMN lease_lock.advisory_locks.gid IS 'The prepared transaction that holds it.';
 COMMENT ON COLUMN lease_lock.advisory_locks.key IS 'advisory_key(name).';
 REVOKE ALL ON TABLE lease_lock.advisory_locks FROM PUBLIC;
