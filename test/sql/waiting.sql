@@ -48,7 +48,7 @@ select lease_lock.acquire('job', 'A', '1 hour') as t \gset
 select * from pg_temp.refusal($$select lease_lock.acquire('job', 'B', wait => '0')$$);
 select * from pg_temp.refusal($$select lease_lock.acquire('job', 'B', wait => '100 ms')$$);
 set lock_timeout = '100 ms';
-select * from pg_temp.refusal($$select lease_lock.acquire('job', 'B', wait => '1 hour')$$);
+select * from pg_temp.refusal($$select lease_lock.acquire('job', 'B', wait => '30 s')$$);
 -- The sooner end of the two counts.
 select pg_temp.outcome($$select lease_lock.acquire('job', 'B', wait => '20 ms')$$);
 reset lock_timeout;
@@ -60,7 +60,7 @@ select count(*) from pg_locks where locktype = 'advisory';
 -- 3. max_waiters: who would have to wait fails at once, and nobody else does.
 set lease_lock.max_waiters = 0;
 select clock_timestamp() as t0 \gset
-select * from pg_temp.refusal($$select lease_lock.acquire('job', 'B', wait => '10 min')$$);
+select * from pg_temp.refusal($$select lease_lock.acquire('job', 'B', wait => '30 s')$$);
 select clock_timestamp() - :'t0' < '10 s' as at_once;
 select pg_temp.outcome($$select lease_lock.acquire('job', 'B', wait => '0')$$);
 select lease_lock.try_acquire('job', 'B');
@@ -86,8 +86,8 @@ do $$ begin
   end loop;
 end $$;
 set lease_lock.evict_after = 0;
-select * from pg_temp.refusal($$select lease_lock.acquire('granted', 'B', wait => '1 hour')$$);
-select * from pg_temp.refusal($$select lease_lock.acquire('written', 'B', wait => '1 hour')$$);
+select * from pg_temp.refusal($$select lease_lock.acquire('granted', 'B', wait => '30 s')$$);
+select * from pg_temp.refusal($$select lease_lock.acquire('written', 'B', wait => '30 s')$$);
 -- wait => '0' does not wait, and try_acquire does not raise.
 select pg_temp.outcome($$select lease_lock.acquire('granted', 'B', wait => '0')$$), pg_temp.outcome($$select lease_lock.acquire('written', 'B', wait => '0')$$);
 select lease_lock.try_acquire('granted', 'B') as granted, lease_lock.try_acquire('written', 'B') as written;
