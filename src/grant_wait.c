@@ -83,19 +83,17 @@ not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
 								  timestamptz_to_str(read->row.expire_at));
 			break;
 		default:
-			if (ahead > 0)
-			{
-				detail = psprintf("%d waiters are ahead in line.", ahead);
-				break;
-			}
 			n = guard_holders(&req->resource, &holders);
-			detail = psprintf("Its last holder was %s; transactions that wrote under it are still open (%s).",
-							  read->found ?
+			detail = psprintf("Its last holder was %s; ", read->found ?
 							  psprintf("\"%.*s\" under token " INT64_FORMAT ", expiry %s",
 									   read->row.owner_len, read->row.owner, read->row.version,
 									   timestamptz_to_str(read->row.expire_at)) :
-							  "unknown",
-							  n > 0 ? blockers_text(n, holders) : "ending");
+							  "unknown");
+			if (n > 0 || ahead == 0)
+				detail = psprintf("%stransactions that wrote under it are still open (%s).",
+								  detail, n > 0 ? blockers_text(n, holders) : "ending");
+			else
+				detail = psprintf("%s%d waiters are ahead in line.", detail, ahead);
 			break;
 	}
 	if (verdict == VERDICT_REFUSED)

@@ -15,7 +15,8 @@ use Time::HiRes qw(sleep);
 
 # A wait for a transaction comes in slices, which deadlock_timeout bounds from
 # below; they must end with the caller's time all the same.
-my $node = lease_server('main', q(deadlock_timeout = 2min));
+# Nobody is evicted, so that the waits last.
+my $node = lease_server('main', qq(deadlock_timeout = 2min\nlease_lock.evict_after = -1));
 my $dba = LeaseTest::Session->new($node);
 
 $dba->query_ok(q(
