@@ -126,10 +126,9 @@ evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 	detail = psprintf("token " INT64_FORMAT " of \"%.*s\", expired at %s: %s with pid %d",
 					  row->version, row->owner_len, row->owner,
 					  timestamptz_to_str(row->expire_at),
-					  status->st_state == STATE_IDLEINTRANSACTION ||
-					  status->st_state == STATE_IDLEINTRANSACTION_ABORTED ?
-					  "terminated the backend, idle in transaction," :
-					  idle ? "terminated the backend, which waited for its client in the middle of a query," :
+					  idle && status->st_state == STATE_RUNNING ?
+					  "terminated the backend, waiting for its client," :
+					  idle ? "terminated the backend, idle in transaction," :
 					  again ? "terminated the backend, which did not heed a cancel," :
 					  "cancelled the query of the backend", pid);
 	ereport(LOG,

@@ -385,13 +385,15 @@ ll_advisory_unlock(PG_FUNCTION_ARGS)
 	}
 	if (held)
 	{
+		/* It can be gone by pg_advisory_unlock_all(), behind one of the transaction. */
 		bool		released = LockRelease(&tag, mode, true);
 
 		if (held->by_portal > 0)
 			held->by_portal--;
 		if (--held->count == 0 || !released)
 			forget(held);
-		PG_RETURN_BOOL(released);
+		if (released)
+			PG_RETURN_BOOL(true);
 	}
 	holders = holders_text(name.hash);
 	ereport(WARNING,
