@@ -9,8 +9,9 @@
  * how many tokens the old place went on to grant, so the first grant at the
  * new place jumps the sequence to the larger of the highest token that this
  * database knows, plus one, and the seconds since 2026-01-01 times 2^24.  The
- * clock makes two places that know nothing of each other differ; the maximum
- * makes a wrong clock harmless to what is known.
+ * clock, read to the microsecond, makes two places that know nothing of each
+ * other differ, also within one second; the maximum makes a wrong clock
+ * harmless to what is known.
  *
  * A jump raises the sequence and then sets the place, under LOCK_PLACE so that
  * one backend scans and the others wait.  Raising is atomic under the sequence
@@ -228,11 +229,12 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
 	jump = highest > 0 || sequence_last(source->place) != 0;
 	if (jump)
 	{
-		pg_time_t	seconds = timestamptz_to_time_t(GetCurrentTimestamp());
-		pg_time_t	epoch = INT64CONST(1767225600);	/* 2026-01-01 UTC */
+		TimestampTz epoch = time_t_to_timestamptz((pg_time_t) INT64CONST(1767225600));	/* 2026-01-01 UTC */
+		int64		usecs = GetCurrentTimestamp() - epoch;
 
-		if (seconds > epoch)
-			target = Max(target, (int64) (seconds - epoch) << TOKENS_PER_SECOND_BITS);
+		if (usecs > 0)
+			target = Max(target, (usecs / USECS_PER_SEC << TOKENS_PER_SECOND_BITS) +
+						 (usecs % USECS_PER_SEC << TOKENS_PER_SECOND_BITS) / USECS_PER_SEC);
 		target = sequence_advance(source->seq, target);
 	}
 	place_record(places, RelationGetRelid(source->seq), highest, target, jump);
