@@ -91,7 +91,8 @@ sub client
 {
 	my ($setting, $file, $script) = @_;
 
-	local $ENV{PGOPTIONS} = "-c synchronous_commit=$setting";
+	# A release that flushes would cover the grant before it.
+	local $ENV{PGOPTIONS} = "-c synchronous_commit=$setting" . ($setting eq 'off' ? ' -c lease_lock.async_release=on' : '');
 	return IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-f', $script ],
 		'>', '/dev/null', '2>', $file);
 }
