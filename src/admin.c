@@ -136,7 +136,7 @@ burn_token(KeyedTable *lease, KeyedTable *fence, TokenSource *tokens,
 			done = true;
 		else
 		{
-			*burnt = token_mint(tokens, Max(read.row.version, fence_floor(fence, resource)));
+			*burnt = token_mint(tokens, read.row.version, fence_floor(fence, resource), resource);
 			moved = *burnt == 0;
 			if (!moved)
 			{
@@ -215,7 +215,7 @@ ll_force_release(PG_FUNCTION_ARGS)
 		detail = pstrdup("no lease in force");
 	if (ended.len)
 		detail = psprintf("%s; ended backends: %s", detail, ended.data);
-	audit_write("force_release", name_cstring(&resource), reason, detail, false);
+	audit_write("force_release", name_cstring(&resource), reason, detail, 0);
 	ereport(LOG,
 			(errmsg("lease on resource \"%s\" forcibly released by \"%s\"",
 					name_cstring(&resource), GetUserNameFromId(GetUserId(), false)),
@@ -334,6 +334,6 @@ ll_prune(PG_FUNCTION_ARGS)
 	keyed_close(&lease);
 	if (pruned > 0)
 		audit_write("prune", "lease_lock.lease", NULL,
-					psprintf(INT64_FORMAT " rows idle for %s", pruned, usecs_text(idle)), false);
+					psprintf(INT64_FORMAT " rows idle for %s", pruned, usecs_text(idle)), 0);
 	PG_RETURN_INT64(pruned);
 }

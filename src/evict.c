@@ -137,7 +137,7 @@ evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 			 errdetail_internal("%s", detail)));
 	audit_write("evict", name_cstring(resource),
 				"the lease had expired, and its transaction kept out a grant",
-				detail, nowait);
+				detail, AUDIT_FOR_GOOD | (nowait ? AUDIT_NOWAIT : 0));
 }
 
 /*

@@ -304,11 +304,8 @@ grant_under_lock(GrantTables *t, const GrantRequest *req, LOCKMODE mode, LeaseRe
 		attempt.token = read->row.version;
 	else if (verdict == VERDICT_MINE || (verdict == VERDICT_FREE && mode == GRANT_MODE))
 	{
-		int64		floor = fence_floor(&t->fence, &req->resource);
-
-		if (read->found)
-			floor = Max(floor, read->row.version);
-		attempt.token = token_mint(&t->tokens, floor);
+		attempt.token = token_mint(&t->tokens, read->found ? read->row.version : 0,
+								   fence_floor(&t->fence, &req->resource), &req->resource);
 		attempt.moved = attempt.token == 0;
 	}
 	if (attempt.token != 0)

@@ -254,7 +254,7 @@ make_guard(Oid target, const GuardSpec *spec, Template *template, const char *co
 	}
 	SPI_finish();
 	audit_write("guard", quoted_name(target), NULL,
-				psprintf("%s on %s", spec->call, events_text(spec->events)), false);
+				psprintf("%s on %s", spec->call, events_text(spec->events)), 0);
 }
 
 static void
@@ -351,6 +351,6 @@ ll_unguard(PG_FUNCTION_ARGS)
 	}
 	SPI_finish();
 	if (any)
-		audit_write("unguard", quoted_name(target), NULL, NULL, false);
+		audit_write("unguard", quoted_name(target), NULL, NULL, 0);
 	PG_RETURN_BOOL(any);
 }

@@ -302,11 +302,18 @@ extern TransactionId row_locker(HeapTuple tuple);
 extern WriteResult row_change(KeyedTable *table, HeapTuple old, Datum *values,
 							  bool *nulls, bool *replace);
 extern void audit_write(const char *action, const char *object,
-						const char *reason, const char *detail, bool nowait);
+						const char *reason, const char *detail, int how);
+/* Flags of audit_write(). */
+#define AUDIT_NOWAIT	1		/* rather than wait for the table, record nothing */
+#define AUDIT_FOR_GOOD	2		/* the act stays whatever becomes of the transaction */
+
 extern bool lease_live(const LeaseRow *row, bool own, TimestampTz now);
 extern const char *lease_state(const LeaseRow *row, bool own, TimestampTz now);
 
 /* --------------------------------------------------------------- token.c */
+/* The largest integer that JavaScript, and a double, keep exactly. */
+#define MAX_EXACT_TOKEN	((INT64CONST(1) << 53) - 1)
+
 /* The two sequences, open. */
 typedef struct TokenSource
 {
@@ -317,7 +324,8 @@ typedef struct TokenSource
 extern bool token_open(TokenSource *source, LOCKMODE mode, bool nowait);
 extern void token_close(TokenSource *source);
 extern bool token_settle_place(TokenSource *source, KeyedTable *lease, bool nowait);
-extern int64 token_mint(TokenSource *source, int64 floor);
+extern int64 token_mint(TokenSource *source, int64 version, int64 highest,
+						const LeaseName *resource);
 extern int64 token_raise(TokenSource *source, int64 floor);
 extern int64 token_last(TokenSource *source);
 extern bool token_moved(TokenSource *source);

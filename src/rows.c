@@ -611,13 +611,14 @@ row_delete(KeyedTable *table, HeapTuple old)
 
 /*
  * Records an administrator's act, or an eviction; reason and detail may be
- * NULL.  With nowait nothing is recorded when somebody has locked the table.
+ * NULL.  An act that a rollback does not undo is recorded by a frozen row, which
+ * stays as well; not if somebody has put an index on the table.
  */
 void
 audit_write(const char *action, const char *object, const char *reason,
-			const char *detail, bool nowait)
+			const char *detail, int how)
 {
-	Relation	audit = own_open(REL_AUDIT, RowExclusiveLock, nowait);
+	Relation	audit = own_open(REL_AUDIT, RowExclusiveLock, (how & AUDIT_NOWAIT) != 0);
 	Datum		values[AUDIT_NATTS] = {0};
 	bool		nulls[AUDIT_NATTS] = {0};
 	HeapTuple	tuple;
@@ -638,7 +639,10 @@ audit_write(const char *action, const char *object, const char *reason,
 	else
 		nulls[AUDIT_DETAIL - 1] = true;
 	tuple = heap_form_tuple(RelationGetDescr(audit), values, nulls);
-	CatalogTupleInsert(audit, tuple);
+	if ((how & AUDIT_FOR_GOOD) && !audit->rd_rel->relhasindex)
+		heap_insert(audit, tuple, GetCurrentCommandId(true), HEAP_INSERT_FROZEN, NULL);
+	else
+		CatalogTupleInsert(audit, tuple);
 	heap_freetuple(tuple);
 	relation_close(audit, NoLock);
 	CommandCounterIncrement();

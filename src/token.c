@@ -312,16 +312,27 @@ token_moved(TokenSource *source)
 }
 
 /*
- * The next token, larger than floor: what the resource's row and fence have
- * seen.  Returns 0 when tokens were last minted at another place: drop R, call
+ * The next token for a resource, larger than version and highest: what its row
+ * and its fence have seen.  Returns 0 when tokens were last minted at another place: drop R, call
  * token_settle_place() and start over.  Raises 2200H when the tokens are used
- * up.
+ * up, and when that resource's fence alone would use them up for all: whoever
+ * may write a table guarded in mode 'newest' may bring any token there.
  */
 int64
-token_mint(TokenSource *source, int64 floor)
+token_mint(TokenSource *source, int64 version, int64 highest, const LeaseName *resource)
 {
+	int64		floor = Max(version, highest);
+
 	if (!place_is_current(source))
 		return 0;
+	if (floor > MAX_EXACT_TOKEN && floor > version && floor > sequence_last(source->seq))
+		ereport(ERROR,
+				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+				 errmsg("no token for resource \"%s\" can be larger than what its fence has accepted",
+						name_cstring(resource)),
+				 errdetail("A write under token " INT64_FORMAT " was accepted, above " INT64_FORMAT ".",
+						   floor, MAX_EXACT_TOKEN),
+				 errhint("Delete that name from lease_lock.fence, or call lease_lock.raise_token with force => true.")));
 	return sequence_advance(source->seq, floor);
 }
 

@@ -20,9 +20,6 @@
 PG_FUNCTION_INFO_V1(ll_raise_token);
 PG_FUNCTION_INFO_V1(ll_token_state);
 
-/* The largest integer that JavaScript and a double keep exactly. */
-#define MAX_EXACT		((INT64CONST(1) << 53) - 1)
-
 /* raise_token(floor, force): what tokens go on from */
 Datum
 ll_raise_token(PG_FUNCTION_ARGS)
@@ -40,12 +37,12 @@ ll_raise_token(PG_FUNCTION_ARGS)
 				 errmsg("floor must not be null"),
 				 errhint("Pass the highest token that can have been granted anywhere.")));
 	floor = PG_GETARG_INT64(0);
-	if (floor <= 0 || (floor > MAX_EXACT && !force) || floor == PG_INT64_MAX)
+	if (floor <= 0 || (floor > MAX_EXACT_TOKEN && !force) || floor == PG_INT64_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("floor is out of range"),
 				 errdetail("It is " INT64_FORMAT "; tokens are positive, and above " INT64_FORMAT " clients that keep numbers as doubles confuse them.",
-						   floor, MAX_EXACT),
+						   floor, MAX_EXACT_TOKEN),
 				 floor > 0 && floor < PG_INT64_MAX ?
 				 errhint("What was raised cannot be lowered again; pass force => true if it must be.") :
 				 errhint("Pass the highest token that can have been granted anywhere.")));
@@ -63,7 +60,7 @@ ll_raise_token(PG_FUNCTION_ARGS)
 	{
 		char	   *detail = psprintf("from " INT64_FORMAT " to " INT64_FORMAT, before, last);
 
-		audit_write("raise_token", "lease_lock.token_seq", NULL, detail, false);
+		audit_write("raise_token", "lease_lock.token_seq", NULL, detail, AUDIT_FOR_GOOD);
 		ereport(LOG,
 				(errmsg("fencing tokens raised by \"%s\" %s",
 						GetUserNameFromId(GetUserId(), false), detail)));

@@ -56,7 +56,7 @@ select role = current_user as role, session_role = session_user as session_role,
 -- A raise is no jump: it leaves the place as it was.
 select count(*) from lease_lock.place;
 
--- 4. Rolled back, its audit row goes and the raise stays.
+-- 4. Rolled back, the raise stays, and so does its audit row.
 begin;
 select lease_lock.raise_token(3000);
 rollback;
