@@ -139,6 +139,20 @@ COMMENT ON COLUMN lease_lock.place.reason IS 'installed, or what had changed sin
 REVOKE ALL ON TABLE lease_lock.place FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('lease_lock.place', '');
 
+-- Rows that do not come from the C code, which fires no trigger: restored ones
+-- and replicated ones.  Their tokens may have been minted elsewhere.
+CREATE FUNCTION lease_lock.token_arrives() RETURNS trigger LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_token_arrives';
+COMMENT ON FUNCTION lease_lock.token_arrives() IS
+  'Trigger of lease and fence: after a row with a token that was not minted here the next grant jumps.';
+REVOKE ALL ON FUNCTION lease_lock.token_arrives() FROM PUBLIC;
+CREATE TRIGGER token_arrives BEFORE INSERT OR UPDATE ON lease_lock.lease
+  FOR EACH ROW EXECUTE FUNCTION lease_lock.token_arrives();
+ALTER TABLE lease_lock.lease ENABLE ALWAYS TRIGGER token_arrives;
+CREATE TRIGGER token_arrives BEFORE INSERT OR UPDATE ON lease_lock.fence
+  FOR EACH ROW EXECUTE FUNCTION lease_lock.token_arrives();
+ALTER TABLE lease_lock.fence ENABLE ALWAYS TRIGGER token_arrives;
+
 -- A token minted here and lost on the way to a standby must not be minted
 -- again there, not even the very first: remember where counting began.
 CREATE FUNCTION lease_lock.settle_place() RETURNS void

@@ -33,6 +33,7 @@
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "commands/sequence.h"
+#include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -45,9 +46,11 @@
 #include "lease_lock.h"
 
 PG_FUNCTION_INFO_V1(ll_settle_place);
+PG_FUNCTION_INFO_V1(ll_token_arrives);
 
 #define TOKENS_PER_SECOND_BITS	24
 #define LOG_AHEAD				32	/* values that one WAL record covers */
+#define PLACE_UNKNOWN			2	/* in place_seq; fingerprints are odd */
 
 /* The sequence tuple on its one page, which is locked in the given mode. */
 static Form_pg_sequence_data
@@ -101,24 +104,32 @@ log_sequence_page(Relation seq, Buffer buffer, HeapTuple tuple)
 
 /*
  * Moves a sequence to the next value that is larger than floor, and returns
- * it.  Test and change are one step under the page's lock: nothing ever lowers
+ * it; 0, and nothing is changed, when it is behind known, a value that it must
+ * have given out already.  Test and change are one step under the page's lock: nothing ever lowers
  * the sequence, however long a backend is paused in here.  That is why nextval
  * and setval will not do; they would also change the caller's lastval().  The
  * format and the WAL are theirs.  Raises 2200H at the end.
  */
 static int64
-sequence_advance(Relation seq, int64 floor)
+sequence_advance(Relation seq, int64 floor, int64 known)
 {
 	Buffer		buffer;
 	HeapTupleData tuple;
 	Form_pg_sequence_data data;
+	int64		last;
 	int64		value;
 
 	PreventCommandIfReadOnly("acquire()");
 	/* So that the commit flushes what is logged here. */
 	GetTopTransactionId();
 	data = lock_sequence_page(seq, BUFFER_LOCK_EXCLUSIVE, &buffer, &tuple);
-	value = Max(floor, data->is_called ? data->last_value : 0);
+	last = data->is_called ? data->last_value : 0;
+	if (last < known)
+	{
+		UnlockReleaseBuffer(buffer);
+		return 0;
+	}
+	value = Max(floor, last);
 	if (value == PG_INT64_MAX)
 	{
 		UnlockReleaseBuffer(buffer);
@@ -235,7 +246,7 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
 		if (usecs > 0)
 			target = Max(target, (usecs / USECS_PER_SEC << TOKENS_PER_SECOND_BITS) +
 						 (usecs % USECS_PER_SEC << TOKENS_PER_SECOND_BITS) / USECS_PER_SEC);
-		target = sequence_advance(source->seq, target);
+		target = sequence_advance(source->seq, target, 0);
 	}
 	place_record(places, RelationGetRelid(source->seq), highest, target, jump);
 	relation_close(places, NoLock);
@@ -294,7 +305,7 @@ token_raise(TokenSource *source, int64 floor)
 {
 	int64		last = sequence_last(source->seq);
 
-	return last >= floor ? last : sequence_advance(source->seq, floor - 1);
+	return last >= floor ? last : sequence_advance(source->seq, floor - 1, 0);
 }
 
 /* The last token that was minted, or that crash recovery takes for it. */
@@ -314,7 +325,8 @@ token_moved(TokenSource *source)
 /*
  * The next token for a resource, larger than version and highest: what its row
  * and its fence have seen.  Returns 0 when tokens were last minted at another place: drop R, call
- * token_settle_place() and start over.  Raises 2200H when the tokens are used
+ * token_settle_place() and start over.  A row whose token the sequence never
+ * gave out came from another place, too.  Raises 2200H when the tokens are used
  * up, and when that resource's fence alone would use them up for all: whoever
  * may write a table guarded in mode 'newest' may bring any token there.
  */
@@ -322,6 +334,7 @@ int64
 token_mint(TokenSource *source, int64 version, int64 highest, const LeaseName *resource)
 {
 	int64		floor = Max(version, highest);
+	int64		token;
 
 	if (!place_is_current(source))
 		return 0;
@@ -333,7 +346,54 @@ token_mint(TokenSource *source, int64 version, int64 highest, const LeaseName *r
 				 errdetail("A write under token " INT64_FORMAT " was accepted, above " INT64_FORMAT ".",
 						   floor, MAX_EXACT_TOKEN),
 				 errhint("Delete that name from lease_lock.fence, or call lease_lock.raise_token with force => true.")));
-	return sequence_advance(source->seq, floor);
+	token = sequence_advance(source->seq, floor, version);
+	if (token == 0)
+		sequence_put(source->place, PLACE_UNKNOWN);
+	return token;
+}
+
+/*
+ * Trigger on lease and fence: a row that SQL writes into them (a restore, or
+ * logical replication, which carries no sequence) may bring a token that was
+ * not minted here.  Then the next grant jumps.  Our own writes fire no trigger.
+ */
+Datum
+ll_token_arrives(PG_FUNCTION_ARGS)
+{
+	TriggerData *td = (TriggerData *) fcinfo->context;
+	bool		update;
+	HeapTuple	row;
+	Relation	rel;
+	AttrNumber	column = InvalidAttrNumber;
+	TokenSource source;
+	bool		isnull;
+	int64		token;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(td->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(td->tg_event))
+		elog(ERROR, "token_arrives() is not called as a trigger on rows");
+	rel = own_open(REL_LEASE, RowExclusiveLock, false);
+	if (RelationGetRelid(rel) == RelationGetRelid(td->tg_relation))
+		column = LEASE_VERSION;
+	relation_close(rel, NoLock);
+	rel = own_open(REL_FENCE, RowExclusiveLock, false);
+	if (RelationGetRelid(rel) == RelationGetRelid(td->tg_relation))
+		column = FENCE_HIGHEST;
+	relation_close(rel, NoLock);
+	if (column == InvalidAttrNumber)
+		elog(ERROR, "token_arrives() is not called on a table of lease_lock");
+
+	update = TRIGGER_FIRED_BY_UPDATE(td->tg_event);
+	row = update ? td->tg_newtuple : td->tg_trigtuple;
+	token = DatumGetInt64(heap_getattr(row, column, RelationGetDescr(td->tg_relation), &isnull));
+	if (!isnull)
+	{
+		(void) token_open(&source, RowExclusiveLock, false);
+		if (token > sequence_last(source.seq) && sequence_last(source.place) != PLACE_UNKNOWN)
+			sequence_put(source.place, PLACE_UNKNOWN);
+		token_close(&source);
+	}
+	PG_RETURN_POINTER(row);
 }
 
 /* For the install script: remembers where this database began to count. */
