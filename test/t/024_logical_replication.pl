@@ -165,6 +165,9 @@ $s->quit;
 # Without them nothing in the database knows of the publisher: the operator says.
 $s = LeaseTest::Session->new($subscriber, dbname => 'rows_only');
 is($s->query_ok('SELECT last_token, moved FROM lease_lock.token_state'), '0|f', 'rows only: nothing is known of the publisher');
+$s->query_ok("BEGIN; SELECT lease_lock.present('job', $token{job})");
+refused_with($s, q(INSERT INTO account VALUES (12, 'x')), 'LL004', 'rows only: a token of the publisher is unknown in mode held');
+$s->query('ROLLBACK');
 $s->query_ok("SELECT lease_lock.raise_token($last)");
 $first = $s->query_ok(q(SELECT lease_lock.acquire('log', 'B', ttl => '1 h')));
 is($first, $last + 1, 'rows only: after raise_token tokens go on from there');
