@@ -332,6 +332,7 @@ extern bool token_moved(TokenSource *source);
 
 /* --------------------------------------------------------------- place.c */
 extern int64 place_fingerprint(Oid seq);
+extern bool place_left_since(Relation places, Oid seq, TimestampTz *at);
 extern void place_record(Relation places, Oid seq, int64 highest, int64 started, bool jump);
 
 /* ---------------------------------------------------------------- wait.c */

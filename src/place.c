@@ -77,11 +77,12 @@ decode(HeapTuple tuple, TupleDesc desc, PlaceRow *row)
 }
 
 /*
- * The newest row, or the newest jump; false when there is none.  A snapshot of
- * its own, which takes no predicate lock.
+ * The newest row, perhaps only of jumps, perhaps only of places other than one;
+ * false when there is none.  A snapshot of its own, which takes no predicate
+ * lock.
  */
-bool
-place_newest(Relation places, bool jump, PlaceRow *newest)
+static bool
+newest_row(Relation places, bool jump, const Place *other_than, PlaceRow *newest)
 {
 	SnapshotData dirty;
 	TableScanDesc scan;
@@ -98,6 +99,8 @@ place_newest(Relation places, bool jump, PlaceRow *newest)
 		decode(ExecFetchSlotHeapTuple(slot, false, NULL), RelationGetDescr(places), &row);
 		if (jump && strcmp(row.reason, PLACE_INSTALLED) == 0)
 			continue;
+		if (other_than && memcmp(&row.place, other_than, sizeof(Place)) == 0)
+			continue;
 		if (!found || row.at >= newest->at)
 			*newest = row;
 		found = true;
@@ -105,6 +108,28 @@ place_newest(Relation places, bool jump, PlaceRow *newest)
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	return found;
+}
+
+bool
+place_newest(Relation places, bool jump, PlaceRow *newest)
+{
+	return newest_row(places, jump, NULL, newest);
+}
+
+/*
+ * When the place that tokens come from began to mint them, as far as is known;
+ * false when it is not.
+ */
+bool
+place_left_since(Relation places, Oid seq, TimestampTz *at)
+{
+	Place		now = current_place(seq);
+	PlaceRow	row;
+
+	if (!newest_row(places, false, &now, &row) && !newest_row(places, false, NULL, &row))
+		return false;
+	*at = row.at;
+	return true;
 }
 
 static const char *
@@ -118,7 +143,7 @@ what_changed(const Place *before, const Place *now)
 		return "another database: copied from a template";
 	if (before->sequence != now->sequence)
 		return "another sequence: the extension was created anew";
-	return "restored from a dump, or set back";
+	return "restored from a dump, replicated, or set back";
 }
 
 /*

@@ -50,6 +50,7 @@ PG_FUNCTION_INFO_V1(ll_token_arrives);
 
 #define TOKENS_PER_SECOND_BITS	24
 #define LOG_AHEAD				32	/* values that one WAL record covers */
+#define CLOCK_EPOCH				(INT64CONST(820540800) * USECS_PER_SEC) /* 2026-01-01 UTC */
 #define PLACE_UNKNOWN			2	/* in place_seq; fingerprints are odd */
 
 /* The sequence tuple on its one page, which is locked in the given mode. */
@@ -214,6 +215,36 @@ highest_in(Relation rel, AttrNumber column)
 	return highest;
 }
 
+/* Microseconds as tokens, 2^24 a second: more than any server grants. */
+static int64
+usecs_as_tokens(int64 usecs)
+{
+	if (usecs <= 0)
+		return 0;
+	return ((usecs / USECS_PER_SEC) << TOKENS_PER_SECOND_BITS) +
+		((usecs % USECS_PER_SEC) << TOKENS_PER_SECOND_BITS) / USECS_PER_SEC;
+}
+
+/*
+ * Where a jump goes, at the least: to the clock, to the microsecond, since two
+ * jumps in one second must differ as well; and above what the place that we
+ * left can have granted since it began, which counts where its tokens were
+ * above the clock (raise_token, fences, a clock that was wrong).
+ */
+static int64
+jump_target(Relation places, Oid seq, int64 highest)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz since;
+	int64		granted = 0;
+
+	if (place_left_since(places, seq, &since))
+		granted = usecs_as_tokens(now - since);
+	if (granted > PG_INT64_MAX - highest)
+		return highest;
+	return Max(usecs_as_tokens(now - CLOCK_EPOCH), highest + granted);
+}
+
 /*
  * The jump.  CREATE EXTENSION settles at a place that never was and with no
  * token known: the only case that does not jump.  Returns as its caller does.
@@ -239,15 +270,7 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
 	target = highest;
 	jump = highest > 0 || sequence_last(source->place) != 0;
 	if (jump)
-	{
-		TimestampTz epoch = time_t_to_timestamptz((pg_time_t) INT64CONST(1767225600));	/* 2026-01-01 UTC */
-		int64		usecs = GetCurrentTimestamp() - epoch;
-
-		if (usecs > 0)
-			target = Max(target, (usecs / USECS_PER_SEC << TOKENS_PER_SECOND_BITS) +
-						 (usecs % USECS_PER_SEC << TOKENS_PER_SECOND_BITS) / USECS_PER_SEC);
-		target = sequence_advance(source->seq, target, 0);
-	}
+		target = sequence_advance(source->seq, jump_target(places, RelationGetRelid(source->seq), highest), 0);
 	place_record(places, RelationGetRelid(source->seq), highest, target, jump);
 	relation_close(places, NoLock);
 	sequence_put(source->place, place_fingerprint(RelationGetRelid(source->seq)));

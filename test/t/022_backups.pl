@@ -282,6 +282,11 @@ $node->safe_psql('copy_file_copy', q(BEGIN; SELECT lease_lock.present('extern', 
 $node->safe_psql('template1', 'CREATE DATABASE above_the_clock TEMPLATE copy_file_copy');
 cmp_ok($node->safe_psql('above_the_clock', q(SELECT lease_lock.acquire('any', 'A'))), '>', 8000000000000000, 'a jump goes above all fences');
 
+# Above the clock, what the first one goes on to grant is cleared as well.
+$node->safe_psql('template1', 'CREATE DATABASE copy_of_raised TEMPLATE above_the_clock');
+my $lost = $node->safe_psql('above_the_clock', q(SELECT max(lease_lock.acquire('lost/' || i, 'A')) FROM generate_series(1, 500) AS i));
+cmp_ok($node->safe_psql('copy_of_raised', q(SELECT lease_lock.acquire('any', 'A'))), '>', $lost, 'a jump above the clock clears the tokens that it cannot know');
+
 my $last = $node->safe_psql('copy_wal_log', q(SELECT lease_lock.acquire('before', 'A')));
 $node->safe_psql('postgres', 'ALTER DATABASE copy_wal_log RENAME TO renamed');
 is($node->safe_psql('renamed', q(SELECT lease_lock.acquire('after the rename', 'A'))), $last + 1, 'a database that is renamed does not jump');
