@@ -168,6 +168,8 @@ my $old_lease = $dba->query_ok('COPY lease_lock.lease TO STDOUT');
 my $old_fence = $dba->query_ok('COPY lease_lock.fence TO STDOUT');
 my $rows = 'SELECT (SELECT count(*) FROM account), (SELECT count(*) FROM log), (SELECT count(*) FROM doc), (SELECT count(*) FROM extern)';
 my $in_dump = $dba->query_ok($rows);
+my $fences = 'SELECT name, highest, accepted_at FROM lease_lock.fence ORDER BY 1';
+my $seen = $dba->query_ok($fences);
 
 # A base backup, before anything else is granted, and targets behind it.
 $node->backup('base');
@@ -181,6 +183,7 @@ first_goes_on();
 $node->safe_psql('postgres', 'CREATE DATABASE new_db');
 pg_restore_ok('pg_restore into a new database', 'new_db', '--exit-on-error', "$dir/whole");
 my $s = LeaseTest::Session->new($node, dbname => 'new_db');
+is($s->query_ok($fences), $seen, 'new database: its fences have seen what those in the dump had');
 goes_on($s, 'new database', 'restored from a dump');
 
 #
@@ -218,8 +221,6 @@ foreach my $db (qw(plain no_triggers replica))
 }
 
 # The guards judge the rows as writes without a token, and by nothing else.
-my $fences = 'SELECT name, highest, accepted_at FROM lease_lock.fence ORDER BY 1';
-my $seen = $node->safe_psql('plain', $fences);
 my ($ok, $err) = pg_restore('plain', '--data-only', "$dir/rows");
 ok(!$ok, 'plain: rows do not pass the guards');
 my @reasons = $err =~ /ERROR:  (.*)$/mg;
