@@ -193,9 +193,9 @@ place_is_current(TokenSource *source)
 	return sequence_last(source->place) == place_fingerprint(RelationGetRelid(source->seq));
 }
 
-/* The largest value of a bigint column in a table, dead versions included. */
+/* The largest value, up to a limit, of a bigint column in a table, dead versions included. */
 static int64
-highest_in(Relation rel, AttrNumber column)
+highest_in(Relation rel, AttrNumber column, int64 limit)
 {
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	TableScanDesc scan = table_beginscan(rel, SnapshotAny, 0, NULL);
@@ -206,7 +206,7 @@ highest_in(Relation rel, AttrNumber column)
 		bool		isnull;
 		int64		value = DatumGetInt64(slot_getattr(slot, column, &isnull));
 
-		if (!isnull)
+		if (!isnull && value <= limit)
 			highest = Max(highest, value);
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -260,8 +260,9 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
 
 	if (!keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, nowait))
 		return false;
-	highest = Max(highest, highest_in(lease->heap, LEASE_VERSION));
-	highest = Max(highest, highest_in(keyed_heap(&fence), FENCE_HIGHEST));
+	highest = Max(highest, highest_in(lease->heap, LEASE_VERSION, PG_INT64_MAX));
+	/* A larger one would use up the tokens of all; its own name heeds it. */
+	highest = Max(highest, highest_in(keyed_heap(&fence), FENCE_HIGHEST, MAX_EXACT_TOKEN));
 	keyed_close(&fence);
 	places = own_open(REL_PLACE, RowExclusiveLock, nowait);
 	if (places == NULL)

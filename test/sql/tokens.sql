@@ -114,8 +114,8 @@ select lease_lock.raise_token(8000), lease_lock.raise_token(8000, true);
 select last_token, tokens_left from lease_lock.token_state;
 -- A sequence that an administrator set back by hand still grants above its row.
 select setval('lease_lock.token_seq', 1);
-select lease_lock.acquire('four', 'A');
-select lease_lock.raise_token(9007199254740994, true);
+select lease_lock.acquire('four', 'A') > 9007199254740993 as above;
+select lease_lock.raise_token(9007199254740994, true) >= 9007199254740994 as above;
 
 -- 7. The end: the last token is granted, and then nothing wraps.
 select lease_lock.acquire('kept', 'A', '1 hour') as kept \gset
@@ -137,7 +137,7 @@ insert into calls (call) values ('acquire(''beyond'', ''A'')'), ('try_acquire(''
 select call, pg_temp.outcome('select lease_lock.' || call) from calls order by n;
 -- Nothing came of these.
 select last_token, tokens_left, (select last_value from lease_lock.token_seq) from lease_lock.token_state;
-select resource, token, state from lease_lock.holders where resource in ('kept', 'freed', 'last', 'beyond') order by resource collate "C";
+select resource, token > 9007199254740994 as above, state from lease_lock.holders where resource in ('kept', 'freed', 'last', 'beyond') order by resource collate "C";
 select min(version) > 0 as none_is_negative from lease_lock.lease;
 -- Who holds a lease goes on.
 begin;

@@ -283,6 +283,12 @@ $node->safe_psql('copy_file_copy', q(BEGIN; SELECT lease_lock.present('extern', 
 $node->safe_psql('template1', 'CREATE DATABASE above_the_clock TEMPLATE copy_file_copy');
 cmp_ok($node->safe_psql('above_the_clock', q(SELECT lease_lock.acquire('any', 'A'))), '>', 8000000000000000, 'a jump goes above all fences');
 
+# A write can bring any token to a fence: an absurd one costs its own name alone.
+$node->safe_psql('postgres', 'CREATE DATABASE poisoned TEMPLATE above_the_clock');
+$node->safe_psql('poisoned', q(BEGIN; SELECT lease_lock.present('extern', 9223372036854775807); INSERT INTO extern VALUES (2, 'x'); COMMIT));
+$node->safe_psql('postgres', 'CREATE DATABASE copy_of_poisoned TEMPLATE poisoned');
+cmp_ok($node->safe_psql('copy_of_poisoned', q(SELECT lease_lock.acquire('any', 'A'))), '<', 2**62, 'the largest bigint in one fence leaves tokens for the others');
+
 # Above the clock, what the first one goes on to grant is cleared as well.
 $node->safe_psql('template1', 'CREATE DATABASE copy_of_raised TEMPLATE above_the_clock');
 my $lost = $node->safe_psql('above_the_clock', q(SELECT max(lease_lock.acquire('lost/' || i, 'A')) FROM generate_series(1, 500) AS i));
