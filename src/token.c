@@ -106,10 +106,11 @@ log_sequence_page(Relation seq, Buffer buffer, HeapTuple tuple)
 /*
  * Moves a sequence to the next value that is larger than floor, and returns
  * it; 0, and nothing is changed, when it is behind known, a value that it must
- * have given out already.  Test and change are one step under the page's lock: nothing ever lowers
- * the sequence, however long a backend is paused in here.  That is why nextval
- * and setval will not do; they would also change the caller's lastval().  The
- * format and the WAL are theirs.  Raises 2200H at the end.
+ * have given out already.  Test and change are one step under the page's lock:
+ * nothing ever lowers the sequence, however long a backend is paused in here.
+ * That is why nextval and setval will not do; they would also change the
+ * caller's lastval().  The format and the WAL are theirs.  Raises 2200H at the
+ * end.
  */
 static int64
 sequence_advance(Relation seq, int64 floor, int64 known)
@@ -193,7 +194,10 @@ place_is_current(TokenSource *source)
 	return sequence_last(source->place) == place_fingerprint(RelationGetRelid(source->seq));
 }
 
-/* The largest value, up to a limit, of a bigint column in a table, dead versions included. */
+/*
+ * The largest value, up to a limit, of a bigint column in a table, dead
+ * versions included.
+ */
 static int64
 highest_in(Relation rel, AttrNumber column, int64 limit)
 {
@@ -271,7 +275,8 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
 	target = highest;
 	jump = highest > 0 || sequence_last(source->place) != 0;
 	if (jump)
-		target = sequence_advance(source->seq, jump_target(places, RelationGetRelid(source->seq), highest), 0);
+		target = sequence_advance(source->seq,
+								  jump_target(places, RelationGetRelid(source->seq), highest), 0);
 	place_record(places, RelationGetRelid(source->seq), highest, target, jump);
 	relation_close(places, NoLock);
 	sequence_put(source->place, place_fingerprint(RelationGetRelid(source->seq)));
@@ -348,11 +353,12 @@ token_moved(TokenSource *source)
 
 /*
  * The next token for a resource, larger than version and highest: what its row
- * and its fence have seen.  Returns 0 when tokens were last minted at another place: drop R, call
- * token_settle_place() and start over.  A row whose token the sequence never
- * gave out came from another place, too.  Raises 2200H when the tokens are used
- * up, and when that resource's fence alone would use them up for all: whoever
- * may write a table guarded in mode 'newest' may bring any token there.
+ * and its fence have seen.  Returns 0 when tokens were last minted at another
+ * place: drop R, call token_settle_place() and start over.  A row whose token
+ * the sequence never gave out came from another place, too.  Raises 2200H when
+ * the tokens are used up, and when that resource's fence alone would use them
+ * up for all: whoever may write a table guarded in mode 'newest' may bring any
+ * token there.
  */
 int64
 token_mint(TokenSource *source, int64 version, int64 highest, const LeaseName *resource)
