@@ -7,11 +7,11 @@
  * fingerprint of system identifier, timeline, database and sequence.  Wherever
  * that place changed (promotion, restore, clone, pg_upgrade) nothing here says
  * how many tokens the old place went on to grant, so the first grant at the
- * new place jumps the sequence to the larger of the highest token that this
- * database knows, plus one, and the seconds since 2026-01-01 times 2^24.  The
- * clock, read to the microsecond, makes two places that know nothing of each
- * other differ, also within one second; the maximum makes a wrong clock
- * harmless to what is known.
+ * new place jumps the sequence to the larger of the clock, in seconds since
+ * 2026-01-01 times 2^24, and of the highest token that this database knows plus
+ * as much for the time since the old place began.  The clock, read to the
+ * microsecond, makes two places that know nothing of each other differ, also
+ * within one second; the maximum makes a wrong clock harmless to what is known.
  *
  * A jump raises the sequence and then sets the place, under LOCK_PLACE so that
  * one backend scans and the others wait.  Raising is atomic under the sequence
