@@ -110,7 +110,8 @@ SELECT pg_catalog.pg_extension_config_dump('lease_lock.audit', '');
 CREATE SEQUENCE lease_lock.token_seq AS bigint NO CYCLE;
 COMMENT ON SEQUENCE lease_lock.token_seq IS 'The newest fencing token.';
 REVOKE ALL ON SEQUENCE lease_lock.token_seq FROM PUBLIC;
-SELECT pg_catalog.pg_extension_config_dump('lease_lock.token_seq', '');
+-- Not part of a dump: restored into the database that it was taken from, it
+-- would set tokens back.  Elsewhere place_seq makes the first grant jump.
 
 CREATE SEQUENCE lease_lock.place_seq AS bigint NO CYCLE;
 COMMENT ON SEQUENCE lease_lock.place_seq IS 'A fingerprint of where the newest token was minted: system, timeline, database and sequence.';
@@ -146,10 +147,10 @@ CREATE FUNCTION lease_lock.token_arrives() RETURNS trigger LANGUAGE C VOLATILE P
 COMMENT ON FUNCTION lease_lock.token_arrives() IS
   'Trigger of lease and fence: after a row with a token that was not minted here the next grant jumps.';
 REVOKE ALL ON FUNCTION lease_lock.token_arrives() FROM PUBLIC;
-CREATE TRIGGER token_arrives BEFORE INSERT OR UPDATE ON lease_lock.lease
+CREATE TRIGGER token_arrives AFTER INSERT OR UPDATE ON lease_lock.lease
   FOR EACH ROW EXECUTE FUNCTION lease_lock.token_arrives();
 ALTER TABLE lease_lock.lease ENABLE ALWAYS TRIGGER token_arrives;
-CREATE TRIGGER token_arrives BEFORE INSERT OR UPDATE ON lease_lock.fence
+CREATE TRIGGER token_arrives AFTER INSERT OR UPDATE ON lease_lock.fence
   FOR EACH ROW EXECUTE FUNCTION lease_lock.token_arrives();
 ALTER TABLE lease_lock.fence ENABLE ALWAYS TRIGGER token_arrives;
 
@@ -459,3 +460,40 @@ COMMENT ON COLUMN lease_lock.stats.evictions IS 'Transactions that were ended, o
 COMMENT ON COLUMN lease_lock.stats.deadlocks IS 'Deadlocks through leases that were broken by 40P01.';
 REVOKE ALL ON TABLE lease_lock.stats FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.stats TO PUBLIC;
+
+------------------------------------------------------------------------------
+-- Whatever default privileges gave to anybody is taken back: what is granted
+-- here is granted above.
+------------------------------------------------------------------------------
+
+DO $$
+DECLARE
+  acl record;
+BEGIN
+  FOR acl IN
+    SELECT o.kind, o.object, a.grantee::pg_catalog.regrole AS grantee
+    FROM (
+      SELECT 'TABLE' AS kind, c.oid::pg_catalog.regclass::text AS object, c.relowner AS owner, c.relacl AS acl
+      FROM pg_catalog.pg_class AS c
+      WHERE c.relnamespace OPERATOR(pg_catalog.=) 'lease_lock'::pg_catalog.regnamespace
+        AND c.relkind IN ('r', 'v', 'S')
+      UNION ALL
+      SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::text, p.proowner, p.proacl
+      FROM pg_catalog.pg_proc AS p
+      WHERE p.pronamespace OPERATOR(pg_catalog.=) 'lease_lock'::pg_catalog.regnamespace
+      UNION ALL
+      SELECT 'SCHEMA', 'lease_lock', n.nspowner, n.nspacl
+      FROM pg_catalog.pg_namespace AS n
+      WHERE n.oid OPERATOR(pg_catalog.=) 'lease_lock'::pg_catalog.regnamespace
+    ) AS o, LATERAL pg_catalog.aclexplode(o.acl) AS a
+    WHERE a.grantee OPERATOR(pg_catalog.<>) o.owner
+      AND a.grantee OPERATOR(pg_catalog.<>) 0
+      AND NOT (o.object OPERATOR(pg_catalog.=) 'lease_lock.audit'
+               AND a.grantee OPERATOR(pg_catalog.=) 'pg_read_all_stats'::pg_catalog.regrole
+               AND a.privilege_type OPERATOR(pg_catalog.=) 'SELECT')
+    GROUP BY 1, 2, 3
+  LOOP
+    EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s CASCADE', acl.kind, acl.object, acl.grantee);
+  END LOOP;
+  GRANT SELECT ON TABLE lease_lock.audit TO pg_read_all_stats;
+END $$;

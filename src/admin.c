@@ -136,7 +136,8 @@ burn_token(KeyedTable *lease, KeyedTable *fence, TokenSource *tokens,
 			done = true;
 		else
 		{
-			*burnt = token_mint(tokens, read.row.version, fence_floor(fence, resource), resource);
+			/* No grant: the fence need not hear of it, and must not stop it. */
+			*burnt = token_mint(tokens, read.row.version, 0, resource);
 			moved = *burnt == 0;
 			if (!moved)
 			{

@@ -28,7 +28,9 @@
  * These locks are transaction-level, so that an abort of the (sub)transaction
  * frees them and PREPARE TRANSACTION keeps them.  Class LOCK_SESSION is
  * session-level (session.c), and class LOCK_NAMED, the named advisory locks,
- * whichever the caller asks for (named.c).
+ * whichever the caller asks for (named.c).  LOCK_PLACE and LOCK_RINGS, one of
+ * each in a database, exclude two jumps of the tokens, and two searches for
+ * rings, at once.
  */
 #include "postgres.h"
 

@@ -16,6 +16,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/indexing.h"
 #include "commands/dbcommands.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
@@ -173,7 +174,10 @@ place_record(Relation places, Oid seq, int64 highest, int64 started, bool jump)
 	values[PLACE_SEQUENCE - 1] = ObjectIdGetDatum(now.sequence);
 	values[PLACE_REASON - 1] = CStringGetTextDatum(reason);
 	tuple = heap_form_tuple(RelationGetDescr(places), values, nulls);
-	heap_insert(places, tuple, GetCurrentCommandId(true), HEAP_INSERT_FROZEN, NULL);
+	if (places->rd_rel->relhasindex)
+		CatalogTupleInsert(places, tuple);	/* somebody's index comes first */
+	else
+		heap_insert(places, tuple, GetCurrentCommandId(true), HEAP_INSERT_FROZEN, NULL);
 	heap_freetuple(tuple);
 	if (jump)
 		ereport(LOG,

@@ -121,7 +121,6 @@ sequence_advance(Relation seq, int64 floor, int64 known)
 	int64		last;
 	int64		value;
 
-	PreventCommandIfReadOnly("acquire()");
 	/* So that the commit flushes what is logged here. */
 	GetTopTransactionId();
 	data = lock_sequence_page(seq, BUFFER_LOCK_EXCLUSIVE, &buffer, &tuple);
@@ -146,7 +145,7 @@ sequence_advance(Relation seq, int64 floor, int64 known)
 	START_CRIT_SECTION();
 	MarkBufferDirty(buffer);
 	data->is_called = true;
-	if (data->log_cnt > 0 && value == data->last_value + 1 &&
+	if (data->log_cnt > 0 && value == data->last_value + 1 && RelationNeedsWAL(seq) &&
 		PageGetLSN(BufferGetPage(buffer)) > GetRedoRecPtr())
 	{
 		/* An earlier record covers this value. */
@@ -155,7 +154,8 @@ sequence_advance(Relation seq, int64 floor, int64 known)
 	}
 	else
 	{
-		int64		ahead = Min(LOG_AHEAD, PG_INT64_MAX - value);
+		/* Without a record (wal_level minimal) nothing ahead is covered. */
+		int64		ahead = RelationNeedsWAL(seq) ? Min(LOG_AHEAD, PG_INT64_MAX - value) : 0;
 
 		data->last_value = value + ahead;
 		data->log_cnt = 0;
@@ -230,6 +230,18 @@ usecs_as_tokens(int64 usecs)
 }
 
 /*
+ * The clock as a token.  No fence drives the tokens of all beyond it, or beyond
+ * what they have reached: whoever may write a table guarded in mode 'newest'
+ * may bring any token there, and a place that follows this one jumps to its
+ * clock.
+ */
+static int64
+clock_token(void)
+{
+	return usecs_as_tokens(GetCurrentTimestamp() - CLOCK_EPOCH);
+}
+
+/*
  * Where a jump goes, at the least: to the clock, to the microsecond, since two
  * jumps in one second must differ as well; and above what the place that we
  * left can have granted since it began, which counts where its tokens were
@@ -246,7 +258,7 @@ jump_target(Relation places, Oid seq, int64 highest)
 		granted = usecs_as_tokens(now - since);
 	if (granted > PG_INT64_MAX - highest)
 		return highest;
-	return Max(usecs_as_tokens(now - CLOCK_EPOCH), highest + granted);
+	return Max(clock_token(), highest + granted);
 }
 
 /*
@@ -264,13 +276,18 @@ settle(TokenSource *source, KeyedTable *lease, bool nowait)
 
 	if (!keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, nowait))
 		return false;
-	highest = Max(highest, highest_in(lease->heap, LEASE_VERSION, PG_INT64_MAX));
-	/* A larger one would use up the tokens of all; its own name heeds it. */
-	highest = Max(highest, highest_in(keyed_heap(&fence), FENCE_HIGHEST, MAX_EXACT_TOKEN));
-	keyed_close(&fence);
 	places = own_open(REL_PLACE, RowExclusiveLock, nowait);
 	if (places == NULL)
+	{
+		keyed_close(&fence);
 		return false;
+	}
+	highest = Max(highest, highest_in(lease->heap, LEASE_VERSION, PG_INT64_MAX));
+	/* The sequence is not in a dump, but its places are. */
+	highest = Max(highest, highest_in(places, PLACE_STARTED, PG_INT64_MAX));
+	highest = Max(highest, highest_in(keyed_heap(&fence), FENCE_HIGHEST,
+									  Max(highest, clock_token())));
+	keyed_close(&fence);
 
 	target = highest;
 	jump = highest > 0 || sequence_last(source->place) != 0;
@@ -356,9 +373,8 @@ token_moved(TokenSource *source)
  * and its fence have seen.  Returns 0 when tokens were last minted at another
  * place: drop R, call token_settle_place() and start over.  A row whose token
  * the sequence never gave out came from another place, too.  Raises 2200H when
- * the tokens are used up, and when that resource's fence alone would use them
- * up for all: whoever may write a table guarded in mode 'newest' may bring any
- * token there.
+ * the tokens are used up, and when that resource's fence has accepted one that
+ * cannot have been granted: see clock_token().
  */
 int64
 token_mint(TokenSource *source, int64 version, int64 highest, const LeaseName *resource)
@@ -368,14 +384,14 @@ token_mint(TokenSource *source, int64 version, int64 highest, const LeaseName *r
 
 	if (!place_is_current(source))
 		return 0;
-	if (floor > MAX_EXACT_TOKEN && floor > version && floor > sequence_last(source->seq))
+	if (highest > version && highest > sequence_last(source->seq) && highest > clock_token())
 		ereport(ERROR,
 				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
-				 errmsg("no token for resource \"%s\" can be larger than what its fence has accepted",
+				 errmsg("fence of resource \"%s\" has accepted a token that is out of reach",
 						name_cstring(resource)),
-				 errdetail("A write under token " INT64_FORMAT " was accepted, above " INT64_FORMAT ".",
-						   floor, MAX_EXACT_TOKEN),
-				 errhint("Delete that name from lease_lock.fence, or call lease_lock.raise_token with force => true.")));
+				 errdetail("A write under token " INT64_FORMAT " was accepted, and no server grants such tokens yet.",
+						   highest),
+				 errhint("Delete that name from lease_lock.fence, or, if that token is genuine, call lease_lock.raise_token.")));
 	token = sequence_advance(source->seq, floor, version);
 	if (token == 0)
 		sequence_put(source->place, PLACE_UNKNOWN);
@@ -386,6 +402,7 @@ token_mint(TokenSource *source, int64 version, int64 highest, const LeaseName *r
  * Trigger on lease and fence: a row that SQL writes into them (a restore, or
  * logical replication, which carries no sequence) may bring a token that was
  * not minted here.  Then the next grant jumps.  Our own writes fire no trigger.
+ * AFTER, when the row is where a jump in between would find it.
  */
 Datum
 ll_token_arrives(PG_FUNCTION_ARGS)
@@ -399,7 +416,7 @@ ll_token_arrives(PG_FUNCTION_ARGS)
 	bool		isnull;
 	int64		token;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(td->tg_event) ||
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(td->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(td->tg_event))
 		elog(ERROR, "token_arrives() is not called as a trigger on rows");
 	rel = own_open(REL_LEASE, RowExclusiveLock, false);
@@ -423,7 +440,7 @@ ll_token_arrives(PG_FUNCTION_ARGS)
 			sequence_put(source.place, PLACE_UNKNOWN);
 		token_close(&source);
 	}
-	PG_RETURN_POINTER(row);
+	PG_RETURN_POINTER(NULL);
 }
 
 /* For the install script: remembers where this database began to count. */

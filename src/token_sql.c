@@ -37,15 +37,19 @@ ll_raise_token(PG_FUNCTION_ARGS)
 				 errmsg("floor must not be null"),
 				 errhint("Pass the highest token that can have been granted anywhere.")));
 	floor = PG_GETARG_INT64(0);
-	if (floor <= 0 || (floor > MAX_EXACT_TOKEN && !force) || floor == PG_INT64_MAX)
+	if (floor <= 0 || floor == PG_INT64_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("floor is out of range"),
-				 errdetail("It is " INT64_FORMAT "; tokens are positive, and above " INT64_FORMAT " clients that keep numbers as doubles confuse them.",
-						   floor, MAX_EXACT_TOKEN),
-				 floor > 0 && floor < PG_INT64_MAX ?
-				 errhint("What was raised cannot be lowered again; pass force => true if it must be.") :
+				 errdetail("It is " INT64_FORMAT "; tokens are positive, and one must be left above it.", floor),
 				 errhint("Pass the highest token that can have been granted anywhere.")));
+	if (floor > MAX_EXACT_TOKEN && !force)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("floor is out of range"),
+				 errdetail("It is " INT64_FORMAT ", and above " INT64_FORMAT " clients that keep numbers as doubles confuse tokens.",
+						   floor, MAX_EXACT_TOKEN),
+				 errhint("What was raised cannot be lowered again; pass force => true if it must be.")));
 	PreventCommandIfReadOnly("raise_token()");
 	PreventCommandIfParallelMode("raise_token()");
 
@@ -64,6 +68,8 @@ ll_raise_token(PG_FUNCTION_ARGS)
 		ereport(LOG,
 				(errmsg("fencing tokens raised by \"%s\" %s",
 						GetUserNameFromId(GetUserId(), false), detail)));
+		/* It stays whatever becomes of the transaction, so make it durable now. */
+		XLogFlush(XactLastRecEnd);
 		require_sync_commit();
 	}
 	PG_RETURN_INT64(last);

@@ -59,7 +59,8 @@ select c.relname, a.attname as indexed from relations c join pg_index i on i.ind
 select count(*) as expressions from relations c join pg_index i on i.indrelid = c.oid where i.indexprs is not null or i.indpred is not null;
 select c.relname, o.option_name, o.option_value from relations c, pg_options_to_table(c.reloptions) o
   where o.option_name in ('fillfactor', 'vacuum_truncate') order by c.relname collate "C", o.option_name;
-select extconfig::regclass[]::text[] @> array(select oid::regclass::text from relations where relkind in ('r', 'S')) as all_dumped,
+select extconfig::regclass[]::text[] @> array(select oid::regclass::text from relations where relkind in ('r', 'S') and relname <> 'token_seq') as all_dumped,
+       'lease_lock.token_seq'::regclass = any (extconfig) as sets_tokens_back,
        (select bool_and(c = '') from unnest(extcondition) c) as whole, extrelocatable, extversion
   from pg_extension where extname = 'lease_lock';
 -- The lease table has the columns that others rely on.

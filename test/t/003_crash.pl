@@ -269,4 +269,22 @@ cmp_ok($session{acquire}->elapsed, '<', 30, 'a plain commit after a grant in the
 
 $_->quit foreach ($dba, $there, values %session);
 $node->stop('immediate');
+
+# Under wal_level minimal nothing is logged in the transaction that created the
+# sequence; what is granted after it must be.
+my $minimal = PostgreSQL::Test::Cluster->new('minimal');
+$minimal->init;
+$minimal->append_conf('postgresql.conf', common_conf() . "wal_level = minimal\nmax_wal_senders = 0\n");
+$minimal->start;
+my $first = LeaseTest::Session->new($minimal);
+$first->query_ok(q(BEGIN; CREATE EXTENSION lease_lock; SELECT lease_lock.acquire('a', 'A', ttl => '1 h'); COMMIT));
+my $last = $first->query_ok(q(SELECT lease_lock.acquire('b', 'A', ttl => '1 h')));
+$last = $first->query_ok("SELECT lease_lock.acquire('b$_', 'A', ttl => '1 h')") foreach 1 .. 9;
+$minimal->stop('immediate');
+$first->quit;
+$minimal->start;
+$first = LeaseTest::Session->new($minimal);
+cmp_ok($first->query_ok(q(SELECT lease_lock.acquire('c', 'A'))), '>', $last, 'wal_level minimal: tokens go on after a crash');
+$first->quit;
+$minimal->stop;
 done_testing();

@@ -226,6 +226,22 @@ is($dba->query_ok(q(SELECT role, owner FROM lease_lock.holders WHERE resource = 
 refused_with($app, "SELECT lease_lock.renew('orphan', $orphan)", '42501', 'and is nobody\'s');
 isnt($dba->query_ok("SELECT lease_lock.renew('orphan', $orphan)"), '', 'but a superuser\'s');
 
+# Default privileges of the role that installs give nothing away.
+$dba->query_ok(q(CREATE DATABASE defaults));
+my $generous = LeaseTest::Session->new($node, dbname => 'defaults');
+$generous->query_ok(q(CREATE ROLE favourite;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO favourite; ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO favourite;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO favourite; ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO favourite;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC; CREATE EXTENSION lease_lock));
+is($generous->query_ok(q(SELECT count(*) FROM pg_class WHERE relnamespace = 'lease_lock'::regnamespace AND relacl::text LIKE '%favourite%')), '0',
+	'default privileges on tables and sequences are taken back');
+is($generous->query_ok(q(SELECT count(*) FROM pg_proc WHERE pronamespace = 'lease_lock'::regnamespace AND proacl::text LIKE '%favourite%')), '0', 'and on functions');
+is($generous->query_ok(q(SELECT has_schema_privilege('favourite', 'lease_lock', 'CREATE') OR has_schema_privilege('favourite', 'lease_lock', 'USAGE'))), 'f', 'and on the schema');
+is($generous->query_ok(q(SELECT has_table_privilege('favourite', 'lease_lock.lease', 'SELECT'))), 'f', 'PUBLIC has nothing on the tables either');
+is($generous->query_ok(q(SELECT has_table_privilege('pg_read_all_stats', 'lease_lock.audit', 'SELECT') AND has_table_privilege('favourite', 'lease_lock.holders', 'SELECT'))), 't',
+	'what is granted on purpose stays');
+$generous->quit;
+
 $_->quit foreach ($dba, $app, $member, $monitor, $outsider);
 $node->stop;
 done_testing();

@@ -279,7 +279,8 @@ foreach my $strategy (qw(wal_log file_copy))
 }
 
 # What a fence accepted counts also where the clock would not reach it.
-$node->safe_psql('copy_file_copy', q(BEGIN; SELECT lease_lock.present('extern', 8000000000000000); INSERT INTO extern VALUES (2, 'x'); COMMIT));
+$node->safe_psql('copy_file_copy', q(SELECT lease_lock.raise_token(8000000000000000);
+BEGIN; SELECT lease_lock.present('extern', 8000000000000000); INSERT INTO extern VALUES (2, 'x'); COMMIT));
 $node->safe_psql('template1', 'CREATE DATABASE above_the_clock TEMPLATE copy_file_copy');
 cmp_ok($node->safe_psql('above_the_clock', q(SELECT lease_lock.acquire('any', 'A'))), '>', 8000000000000000, 'a jump goes above all fences');
 
@@ -431,6 +432,22 @@ is(write_guarded($dba, '"Else where".moved', 'swap', $swap), '', 'its holder can
 # No column of a type that pg_upgrade refuses.
 is($dba->query_ok(q(SELECT count(*) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 	WHERE c.relnamespace = 'lease_lock'::regnamespace AND c.relkind = 'r' AND a.atttypid::regtype::text LIKE 'reg%')), '0', 'no table of ours has a column of a reg* type');
+
+# Data restored into the database that it was taken from: the same place, so
+# nothing jumps, and a dump that had the sequence would set tokens back.
+$node->safe_psql('template1', 'CREATE DATABASE in_place');
+$s = LeaseTest::Session->new($node, dbname => 'in_place');
+$s->query_ok('CREATE EXTENSION lease_lock');
+$s->query_ok(q(SELECT lease_lock.acquire('early/' || i, 'A') FROM generate_series(1, 5) AS i));
+$node->command_ok([ 'pg_dump', '--format=custom', "--file=$dir/in_place", '-d', $node->connstr('in_place') ], 'a dump, and work goes on');
+my $granted = $s->query_ok(q(SELECT max(lease_lock.acquire('late/' || i, 'A')) FROM generate_series(1, 50) AS i));
+(undef, $err) = pg_restore('in_place', '--data-only', "$dir/in_place");
+unlike($err, qr/does not exist/, 'its data comes again over what is there');
+cmp_ok($s->query_ok(q(SELECT lease_lock.acquire('after', 'B'))), '>', $granted, 'and sets no token back');
+$s->query_ok('TRUNCATE lease_lock.lease, lease_lock.fence, lease_lock.audit, lease_lock.place');
+pg_restore_ok('its data over empty tables', 'in_place', '--exit-on-error', '--data-only', "$dir/in_place");
+cmp_ok($s->query_ok(q(SELECT lease_lock.acquire('after', 'B'))), '>', $granted + 1, 'neither then');
+$s->quit;
 
 $dba->quit;
 $node->stop;
