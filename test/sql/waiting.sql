@@ -18,7 +18,7 @@ set lease_lock.evict_after = 1500;
 show lease_lock.evict_after;
 set lease_lock.evict_after = -1;
 show lease_lock.evict_after;
-set lease_lock.evict_after = -2;
+select split_part(pg_temp.outcome('set lease_lock.evict_after = -2'), '(', 1) as says;
 set lease_lock.evict_after = '30 days';
 set lease_lock.evict_after = 'never';
 set lease_lock.max_waiters = 0;
