@@ -4,7 +4,7 @@
 # 1; a prune that does not look again under the lock removes a lease that was
 # granted a moment ago.
 #
-# a minute; LEASE_LOCK_PRUNE_SECONDS sets another length.
+# A minute; LEASE_LOCK_PRUNE_SECONDS sets another length.
 
 use strict;
 use warnings;
