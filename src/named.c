@@ -9,8 +9,10 @@
  *
  * A session-level lock survives ROLLBACK, but not the statement that took it
  * when that fails: its caller is told of an error, and not of a lock.  Which
- * statement took it is known by its portal, until that is dropped.  A named
- * cursor is left out, since it can fail later than its caller saw its rows.
+ * statement took it is known by its portal, until that is dropped, and within
+ * a statement that goes on behind an exception block by the memory of the row
+ * that it was computing.  A named cursor is left out, since it can fail later
+ * than its caller saw its rows.
  *
  * A wait is always for a transaction-level lock, since PostgreSQL would keep a
  * session-level one that is granted in the instant in which the wait fails.
@@ -57,6 +59,8 @@ typedef struct Held
 	int			level;			/* nesting level that took it first */
 	Portal		portal;			/* the last statement that took it, or NULL */
 	int			by_portal;		/* how many times that one did */
+	MemoryContext call;			/* of a call whose row is not done yet, or NULL */
+	int			by_call;		/* how many times that one took it */
 } Held;
 
 static HTAB *held_locks = NULL;
@@ -118,8 +122,9 @@ enter_held(const LeaseName *name, LOCKMODE mode, NamedScope scope)
 	held = hash_search(held_locks, &key, HASH_ENTER, &found);
 	if (found)
 		return held;
-	held->count = held->by_portal = 0;
+	held->count = held->by_portal = held->by_call = 0;
 	held->portal = NULL;
+	held->call = NULL;
 	held->level = GetCurrentTransactionNestLevel();
 	if (scope == NAMED_TRANSACTION)
 		n_transaction++;
@@ -170,6 +175,22 @@ portal_dropped(void *arg)
 		}
 }
 
+/* The memory of a row is reset: the call has come to its end. */
+static void
+call_done(void *arg)
+{
+	HASH_SEQ_STATUS scan;
+	Held	   *held;
+
+	hash_seq_init(&scan, held_locks);
+	while ((held = hash_seq_search(&scan)) != NULL)
+		if (held->call == (MemoryContext) arg)
+		{
+			held->call = NULL;
+			held->by_call = 0;
+		}
+}
+
 /* Remembers that the statement at work took a session-level lock. */
 static void
 note_portal(Held *held)
@@ -199,6 +220,16 @@ note_portal(Held *held)
 		held->by_portal = 0;
 	}
 	held->by_portal++;
+	if (held->call != CurrentMemoryContext)
+	{
+		callback = palloc(sizeof(*callback));
+		callback->func = call_done;
+		callback->arg = CurrentMemoryContext;
+		MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+		held->call = CurrentMemoryContext;
+		held->by_call = 0;
+	}
+	held->by_call++;
 }
 
 /* Whether the lock was to be had, waiting for it; see the file's header. */
@@ -390,6 +421,8 @@ ll_advisory_unlock(PG_FUNCTION_ARGS)
 
 		if (held->by_portal > 0)
 			held->by_portal--;
+		if (held->by_call > 0)
+			held->by_call--;
 		if (--held->count == 0 || !released)
 			forget(held);
 		if (released)
@@ -405,19 +438,27 @@ ll_advisory_unlock(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(false);
 }
 
-/* What the statement that fails just now took goes with it. */
+/*
+ * What the statement that fails just now took goes with it: all of it where
+ * that is the client's own, and what its unfinished row took where an exception
+ * block may catch the error.
+ */
 static void
 give_back(Held *held)
 {
+	bool		failed = held->portal && held->portal->status == PORTAL_FAILED;
+	int			n = failed ? held->by_portal : held->by_call;
 	LOCKTAG		tag;
 
-	if (held->portal == NULL || held->portal->status != PORTAL_FAILED)
+	if (n == 0)
 		return;
 	set_tag(&tag, LOCK_NAMED, held->key.hash);
-	for (; held->by_portal > 0; held->by_portal--, held->count--)
+	for (; n > 0; n--, held->count--)
 		if (compat_lock_held_by_me(&tag, held->key.mode))
 			(void) LockRelease(&tag, held->key.mode, true);
 	held->portal = NULL;
+	held->call = NULL;
+	held->by_portal = held->by_call = 0;
 	if (held->count <= 0)
 		forget(held);
 }

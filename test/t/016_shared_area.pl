@@ -22,8 +22,11 @@ use Time::HiRes qw(time sleep);
 my $late = 8;
 my $tmp = $PostgreSQL::Test::Utils::tmp_check;
 my $ours = q(locktype = 'advisory' AND objsubid BETWEEN 19 AND 25);
+
+# Soon after deadlock_timeout a waiter has looked for rings, and then sleeps.
 my $node = lease_server('main', q(
 restart_after_crash = on
+deadlock_timeout = 200ms
 ));
 $node->safe_psql('postgres', 'CREATE DATABASE other');
 $node->safe_psql('other', 'CREATE EXTENSION lease_lock');
@@ -38,6 +41,16 @@ sub in_line
 	return wait_true($dba, "SELECT count(*) = $n FROM lease_lock.waiters WHERE resource = '$resource'");
 }
 
+# ... and sleep.
+sub asleep_in_line
+{
+	my ($resource, $n) = @_;
+	my $found = in_line($resource, $n);
+
+	sleep 0.7;
+	return $found;
+}
+
 # A waiter is granted by a release, in sessions that are new.
 sub hand_over
 {
@@ -46,7 +59,7 @@ sub hand_over
 	my $token = $holder->query_ok("SELECT lease_lock.acquire('hand over', 'holder', ttl => '1 h')");
 
 	$waiter->send("SELECT lease_lock.acquire('hand over', 'waiter', ttl => '1 h', wait => '5 min')");
-	in_line('hand over', 1);
+	asleep_in_line('hand over', 1);
 	is($dba->query_ok("SELECT owner || ' waits for ' || holder FROM lease_lock.waiters"), 'waiter waits for holder', "$what: the waiter is shown");
 	my $start = time;
 	is($holder->query_ok("SELECT lease_lock.release('hand over', $token)"), 't', "$what: a lease is released");
@@ -68,6 +81,8 @@ sub hand_over
 }
 
 # Everybody's first use at the same moment: a gate opens when all stand at it.
+# All go into one line, for a lease of before, some after a named lock or a
+# session's lease; if they made areas of their own they would not meet there.
 sub first_use
 {
 	my ($what) = @_;
@@ -80,16 +95,14 @@ sub first_use
 	append_to_file($file, q(SELECT pg_advisory_lock_shared(1);
 \set kind :client_id % 4
 \if :kind = 0
-SELECT lease_lock.acquire('contended', 'client ' || :client_id, wait => '1 min') AS token \gset
-SELECT lease_lock.release('contended', :token);
-\elif :kind = 1
-SELECT lease_lock.acquire('own ' || :client_id, 'client', scope => 'session') AS token \gset
-SELECT lease_lock.release('own ' || :client_id, :token);
-\elif :kind = 2
 SELECT lease_lock.advisory_lock('shared name', true);
-\else
+\elif :kind = 1
+SELECT lease_lock.acquire('own ' || :client_id, 'client', scope => 'session');
+\elif :kind = 2
 SELECT count(*) FROM lease_lock.waiters, lease_lock.advisory_locks;
 \endif
+SELECT lease_lock.acquire('of before', 'client ' || :client_id, wait => '1 min') AS token \gset
+SELECT lease_lock.release('of before', :token);
 ));
 	$gate->query_ok('SELECT pg_advisory_lock(1)');
 	my $bench = IPC::Run::start(
@@ -100,8 +113,11 @@ SELECT count(*) FROM lease_lock.waiters, lease_lock.advisory_locks;
 		'>', \$out, '2>&1');
 	wait_true($gate, "SELECT count(*) = $clients FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND NOT granted");
 	$gate->query_ok('SELECT pg_advisory_unlock(1)');
-	ok($bench->finish, "$what: $clients sessions use it first at one moment") or diag($out);
-	like($out, qr{actually processed: $clients/$clients}, "$what: and none fails") or diag($out);
+	ok(wait_true($gate, "SELECT count(*) = $clients FROM lease_lock.waiters"), "$what: $clients sessions use it first at one moment, and wait in one line");
+	is($gate->query_ok(q(SELECT count(*) FROM lease_lock.advisory_locks WHERE name = 'shared name')), $clients / 4, "$what: their named locks are in one list");
+	$gate->query_ok(q(SELECT lease_lock.release('of before', token) FROM lease_lock.holders WHERE resource = 'of before'));
+	ok($bench->finish, "$what: and are granted one after the other") or diag($out);
+	like($out, qr{actually processed: $clients/$clients}, "$what: none fails") or diag($out);
 	$gate->quit;
 	return;
 }
@@ -136,12 +152,14 @@ foreach my $preload ('', 'lease_lock')
 	#
 	# First use, right after a start, several times.
 	#
-	foreach my $round (1 .. 3)
+	foreach my $round (1 .. 4)
 	{
+		$node->safe_psql('postgres', q(SELECT lease_lock.acquire('of before', 'nobody here', ttl => '1 h')));
+		$node->stop($round == 1 ? 'fast' : 'immediate');
+		$node->start;
+		$log_from = -s $node->logfile;
 		first_use("$what, start $round");
 		no_crash("$what, start $round", $log_from);
-		$node->stop('immediate');
-		$node->start;
 		$log_from = -s $node->logfile;
 	}
 	$dba = LeaseTest::Session->new($node);
@@ -155,7 +173,7 @@ foreach my $preload ('', 'lease_lock')
 	my $waiter = LeaseTest::Session->new($node);
 	my $token = $dba->query_ok(q(SELECT lease_lock.acquire('fresh', 'holder', ttl => '1 h')));
 	$waiter->send(q(SELECT lease_lock.acquire('fresh', 'waiter', ttl => '1 h', wait => '5 min')));
-	in_line('fresh', 1);
+	asleep_in_line('fresh', 1);
 	my $fresh = LeaseTest::Session->new($node);
 	my $start = time;
 	is($fresh->query_ok("SELECT lease_lock.release('fresh', $token)"), 't', "$what: a session's first call is a release");
@@ -173,7 +191,7 @@ foreach my $preload ('', 'lease_lock')
 		$holder->query_ok("SET idle_session_timeout = '300 ms'") if $end eq 'idle timeout';
 		$token = $holder->query_ok("SELECT lease_lock.acquire('session', 'holder', ttl => '1 h', scope => 'session')");
 		$waiter->send(q(SELECT lease_lock.acquire('session', 'waiter', ttl => '1 h', wait => '5 min')));
-		in_line('session', 1) if $end ne 'idle timeout';
+		asleep_in_line('session', 1) if $end ne 'idle timeout';
 		$start = time;
 		if ($end eq 'quit') { $holder->quit; }
 		elsif ($end eq 'terminate') { $dba->query_ok('SELECT pg_terminate_backend(' . $holder->pid . ')'); }
@@ -194,7 +212,7 @@ foreach my $preload ('', 'lease_lock')
 	my $there = $other->query_ok(q(SELECT lease_lock.acquire('both', 'holder there', ttl => '1 h', wait => '0')));
 	ok($there > 0, "$what: two databases, one name: both are granted");
 	$waiter->send(q(SELECT lease_lock.acquire('both', 'waiter here', ttl => '1 h', wait => '5 min')));
-	in_line('both', 1);
+	asleep_in_line('both', 1);
 	is($other->query_ok('SELECT count(*) FROM lease_lock.waiters'), '0', "$what: waiters of another database are not shown");
 	is($other->query_ok(q(SELECT waiters FROM lease_lock.holders WHERE resource = 'both')), '0', "$what: nor counted");
 	is($other->query_ok("SELECT lease_lock.release('both', $there)"), 't', "$what: a release in one database");
