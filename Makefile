@@ -11,6 +11,7 @@ OBJS = \
 	src/admin.o \
 	src/args.o \
 	src/backends.o \
+	src/bypass.o \
 	src/commit.o \
 	src/evict.o \
 	src/fence.o \
@@ -18,6 +19,7 @@ OBJS = \
 	src/grant.o \
 	src/grant_wait.o \
 	src/guard.o \
+	src/guard_check.o \
 	src/lease_sql.o \
 	src/line.o \
 	src/locks.o \
@@ -26,13 +28,16 @@ OBJS = \
 	src/named_list.o \
 	src/place.o \
 	src/presented.o \
+	src/rejections.o \
 	src/relations.o \
 	src/renew.o \
+	src/rights.o \
 	src/rings.o \
 	src/rows.o \
 	src/session.o \
 	src/shared.o \
 	src/stats.o \
+	src/target.o \
 	src/template.o \
 	src/token.o \
 	src/token_sql.o \

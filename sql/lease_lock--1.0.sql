@@ -99,13 +99,28 @@ COMMENT ON TABLE lease_lock.audit IS 'Every administrator''s act, and every evic
 COMMENT ON COLUMN lease_lock.audit.at IS 'When.';
 COMMENT ON COLUMN lease_lock.audit.role IS 'As which role (current_user).';
 COMMENT ON COLUMN lease_lock.audit.session_role IS 'Logged in as which role (session_user).';
-COMMENT ON COLUMN lease_lock.audit.action IS 'force_release, evict, prune, raise_token, guard or unguard.';
+COMMENT ON COLUMN lease_lock.audit.action IS 'force_release, evict, prune, raise_token, forget_fence, guard, unguard, bypass, allow or disallow.';
 COMMENT ON COLUMN lease_lock.audit.object IS 'The resource or the table that it was about.';
 COMMENT ON COLUMN lease_lock.audit.reason IS 'Why, in the administrator''s words; NULL where none is asked for.';
 COMMENT ON COLUMN lease_lock.audit.detail IS 'What was done.';
 REVOKE ALL ON TABLE lease_lock.audit FROM PUBLIC;
-GRANT SELECT ON TABLE lease_lock.audit TO pg_read_all_stats;
 SELECT pg_catalog.pg_extension_config_dump('lease_lock.audit', '');
+
+CREATE TABLE lease_lock.permission (
+  pattern text COLLATE pg_catalog."C" NOT NULL,
+  role text NOT NULL,
+  privilege text NOT NULL,
+  allowed_by text NOT NULL,
+  allowed_at timestamptz NOT NULL
+) USING heap;
+COMMENT ON TABLE lease_lock.permission IS 'Rights by name. Written by allow and disallow alone.';
+COMMENT ON COLUMN lease_lock.permission.pattern IS 'Which names it covers, as LIKE matches them.';
+COMMENT ON COLUMN lease_lock.permission.role IS 'Who is allowed, by name, with the members of that role.';
+COMMENT ON COLUMN lease_lock.permission.privilege IS 'acquire or force.';
+COMMENT ON COLUMN lease_lock.permission.allowed_by IS 'The role that called allow.';
+COMMENT ON COLUMN lease_lock.permission.allowed_at IS 'When.';
+REVOKE ALL ON TABLE lease_lock.permission FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('lease_lock.permission', '');
 
 CREATE SEQUENCE lease_lock.token_seq AS bigint NO CYCLE;
 COMMENT ON SEQUENCE lease_lock.token_seq IS 'The newest fencing token.';
@@ -275,6 +290,27 @@ COMMENT ON FUNCTION lease_lock.raise_token(bigint, boolean) IS
   'Makes every token granted from now on larger than floor; never lowers. Returns what tokens go on from. force allows what would waste the token space.';
 REVOKE ALL ON FUNCTION lease_lock.raise_token(bigint, boolean) FROM PUBLIC;
 
+CREATE FUNCTION lease_lock.forget_fence(name text)
+  RETURNS bigint LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_forget_fence';
+COMMENT ON FUNCTION lease_lock.forget_fence(text) IS
+  'Forgets the highest token accepted under a name in mode newest, so that tokens may begin anew; returns it, or NULL. Audited.';
+REVOKE ALL ON FUNCTION lease_lock.forget_fence(text) FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.allow(pattern text, role name, privilege text)
+  RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_allow';
+COMMENT ON FUNCTION lease_lock.allow(text, name, text) IS
+  'Lets a role acquire (or force the release of) the names that a LIKE pattern covers, and from then on nobody else that no such right allows; true if it is new. Audited.';
+REVOKE ALL ON FUNCTION lease_lock.allow(text, name, text) FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.disallow(pattern text, role name, privilege text)
+  RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10
+  AS 'MODULE_PATHNAME', 'll_disallow';
+COMMENT ON FUNCTION lease_lock.disallow(text, name, text) IS
+  'Takes back what allow gave; true if there was such a right. A name that no pattern covers any more is anybody''s. Audited.';
+REVOKE ALL ON FUNCTION lease_lock.disallow(text, name, text) FROM PUBLIC;
+
 ------------------------------------------------------------------------------
 -- Guards.
 ------------------------------------------------------------------------------
@@ -282,7 +318,7 @@ REVOKE ALL ON FUNCTION lease_lock.raise_token(bigint, boolean) FROM PUBLIC;
 CREATE FUNCTION lease_lock.fence() RETURNS trigger LANGUAGE C VOLATILE PARALLEL UNSAFE
   AS 'MODULE_PATHNAME', 'll_fence';
 COMMENT ON FUNCTION lease_lock.fence() IS
-  'Trigger: the fencing check. Arguments: resource template, mode (held or newest), action (enforce or warn).';
+  'Trigger: the fencing check. Arguments: resource template, mode (held or newest), action (enforce or warn), the events that the guard as a whole is meant to cover.';
 REVOKE ALL ON FUNCTION lease_lock.fence() FROM PUBLIC;
 
 CREATE FUNCTION lease_lock.fence_column() RETURNS trigger LANGUAGE C VOLATILE PARALLEL UNSAFE
@@ -290,6 +326,12 @@ CREATE FUNCTION lease_lock.fence_column() RETURNS trigger LANGUAGE C VOLATILE PA
 COMMENT ON FUNCTION lease_lock.fence_column() IS
   'Trigger: the fencing check of a token that travels in a column. Arguments: column, action (enforce or warn), resource template.';
 REVOKE ALL ON FUNCTION lease_lock.fence_column() FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.recheck_due()
+  RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_recheck_due';
+COMMENT ON FUNCTION lease_lock.recheck_due() IS
+  'Condition of the guards'' AFTER triggers: whether a row may have been changed after its check.';
 
 CREATE FUNCTION lease_lock.guard(target regclass, resource text, mode text DEFAULT 'held',
     action text DEFAULT 'enforce', events text DEFAULT 'insert,update,delete,truncate')
@@ -314,9 +356,190 @@ COMMENT ON FUNCTION lease_lock.unguard(regclass) IS
   'Takes the triggers of guard and guard_column off a table; true if there were any.';
 REVOKE ALL ON FUNCTION lease_lock.unguard(regclass) FROM PUBLIC;
 
+CREATE FUNCTION lease_lock.bypass(target regclass, reason text)
+  RETURNS void LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100
+  AS 'MODULE_PATHNAME', 'll_bypass';
+COMMENT ON FUNCTION lease_lock.bypass(regclass, text) IS
+  'Lets this transaction write past the guards of a table of one''s own, excluding grants meanwhile. Counted and audited.';
+REVOKE ALL ON FUNCTION lease_lock.bypass(regclass, text) FROM PUBLIC;
+
 ------------------------------------------------------------------------------
 -- Views.
 ------------------------------------------------------------------------------
+
+CREATE FUNCTION lease_lock.trigger_args(args bytea)
+  RETURNS text[] LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+  AS 'MODULE_PATHNAME', 'll_trigger_args';
+COMMENT ON FUNCTION lease_lock.trigger_args(bytea) IS 'Behind the view lease_lock.guards: the arguments of a trigger.';
+
+-- Reads the catalogs alone.  tgtype: 1 row, 2 before, 4 insert, 8 delete,
+-- 16 update, 32 truncate.
+CREATE VIEW lease_lock.guards AS
+WITH RECURSIVE call AS (
+  SELECT t.tgrelid AS relid, t.tgname, t.tgenabled, t.tgtype::integer AS type, t.tgqual IS NOT NULL AS conditional,
+         t.tgattr::text <> '' AS some_columns, p.proname::text AS kind, lease_lock.trigger_args(t.tgargs) AS args,
+         -- Called in order before each row that is inserted or updated.
+         t.tgtype & 3 = 3 AND t.tgtype & 20 <> 0 AS before_rows
+  FROM pg_trigger AS t
+  JOIN pg_proc AS p ON p.oid = t.tgfoid
+  JOIN pg_namespace AS n ON n.oid = p.pronamespace
+  WHERE n.nspname = 'lease_lock' AND p.proname IN ('fence', 'fence_column')
+), argued AS (
+  SELECT c.*,
+         CASE c.kind WHEN 'fence_column' THEN c.args[1] END AS token_column,
+         CASE c.kind WHEN 'fence' THEN c.args[1] ELSE c.args[3] END AS template,
+         CASE WHEN c.kind = 'fence' THEN coalesce(c.args[2], 'held')
+              WHEN c.args[3] IS NULL THEN 'newest' ELSE 'held' END AS mode,
+         coalesce(CASE c.kind WHEN 'fence' THEN c.args[3] ELSE c.args[2] END, 'enforce') AS action,
+         CASE c.kind WHEN 'fence' THEN c.args[4] END AS meant
+  FROM call AS c
+), guard AS (
+  SELECT a.relid, a.kind, a.token_column, a.template, a.mode, a.action, a.meant,
+         -- Of those that guard() makes, the first stands for the others.
+         coalesce(string_agg(a.tgname::text, ', ' ORDER BY a.tgname) FILTER (WHERE a.tgname::text NOT LIKE 'zz\_lease\_lock\_guard\_%'),
+                  min(a.tgname)::text) AS trigger,
+         coalesce(bit_or(a.type) FILTER (WHERE a.type & 2 <> 0 AND a.tgenabled IN ('O', 'A')
+                                         AND NOT a.conditional AND NOT a.some_columns), 0) AS covered,
+         min(a.tgname) FILTER (WHERE a.before_rows) AS first_check,
+         -- What is in a row does not matter to a constant name.
+         a.kind = 'fence_column' OR replace(replace(a.template, '{{', ''), '}}', '') ~ '[{]' AS by_row,
+         bool_or(a.type & 2 <> 0) AS before,
+         string_agg(a.tgname::text || ' is disabled', '; ' ORDER BY a.tgname) FILTER (WHERE a.tgenabled = 'D') AS disabled,
+         string_agg(a.tgname::text || ' fires for replicated rows only', '; ' ORDER BY a.tgname)
+           FILTER (WHERE a.tgenabled = 'R') AS replica_only,
+         string_agg(a.tgname::text || ' has a WHEN condition', '; ' ORDER BY a.tgname)
+           FILTER (WHERE a.conditional AND a.type & 2 <> 0) AS conditional,
+         string_agg(a.tgname::text || ' fires for some columns only', '; ' ORDER BY a.tgname)
+           FILTER (WHERE a.some_columns) AS some_columns,
+         string_agg(a.tgname::text, ', ' ORDER BY a.tgname) FILTER (WHERE a.type & 1 = 0 AND a.type & 28 <> 0) AS by_statement,
+         bool_or(a.tgenabled = 'A' AND (a.kind = 'fence' OR a.template IS NOT NULL)) AS applies
+  FROM argued AS a
+  GROUP BY 1, 2, 3, 4, 5, 6, 7
+), below AS (
+  -- What inherits from a guarded table, and by which guard.
+  SELECT i.inhrelid AS relid, g.relid AS root, g.kind, g.token_column, g.template, g.mode, g.action
+  FROM guard AS g JOIN pg_inherits AS i ON i.inhparent = g.relid
+  UNION
+  SELECT i.inhrelid, b.root, b.kind, b.token_column, b.template, b.mode, b.action
+  FROM below AS b JOIN pg_inherits AS i ON i.inhparent = b.relid
+), powers AS (
+  SELECT c.oid AS relid, string_agg(quote_ident(r.rolname::text), ', ' ORDER BY r.rolname) AS roles
+  FROM (SELECT DISTINCT relid FROM guard) AS g
+  JOIN pg_class AS c ON c.oid = g.relid
+  JOIN pg_roles AS r ON r.oid <> c.relowner AND NOT r.rolsuper
+  WHERE pg_has_role(r.oid, c.relowner, 'MEMBER') OR has_parameter_privilege(r.oid, 'session_replication_role', 'SET')
+  GROUP BY 1
+)
+SELECT g.relid::regclass AS relation, g.trigger, g.kind, g.token_column, g.template, g.mode, g.action,
+       concat_ws(',', CASE WHEN g.covered & 4 <> 0 THEN 'insert' END, CASE WHEN g.covered & 16 <> 0 THEN 'update' END,
+                 CASE WHEN g.covered & 8 <> 0 THEN 'delete' END, CASE WHEN g.covered & 32 <> 0 THEN 'truncate' END) AS events,
+       nullif(concat_ws('; ',
+         g.disabled, g.replica_only, g.conditional, g.some_columns,
+         CASE WHEN NOT g.before THEN g.trigger || ' is not BEFORE' END,
+         (SELECT 'not guarded: ' || string_agg(e.event, ', ' ORDER BY e.place)
+          FROM (VALUES (1, 'insert', 4), (2, 'update', 16), (3, 'delete', 8), (4, 'truncate', 32)) AS e (place, event, bit)
+          WHERE g.covered & e.bit = 0 AND (g.meant IS NULL OR e.event = ANY (string_to_array(g.meant, ',')))),
+         CASE WHEN g.by_statement IS NOT NULL AND g.by_row THEN g.by_statement || ' sees no rows' END,
+         CASE WHEN g.by_statement IS NOT NULL AND NOT g.by_row
+                   AND (c.relkind = 'p' OR EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhrelid = g.relid))
+              THEN g.by_statement || ' is not called for rows that are written through a parent' END,
+         (SELECT string_agg(format('%s runs after the check and can change the row', t.tgname), '; ' ORDER BY t.tgname)
+          FROM pg_trigger AS t
+          WHERE g.by_row AND t.tgrelid = g.relid AND t.tgtype & 3 = 3 AND t.tgtype & 20 <> 0 AND t.tgenabled IN ('O', 'A')
+            AND t.tgname > g.first_check
+            AND NOT EXISTS (SELECT FROM call AS o WHERE o.relid = t.tgrelid AND o.tgname = t.tgname)),
+         CASE WHEN g.action = 'warn' THEN 'it only warns' END,
+         CASE WHEN g.applies AND EXISTS (SELECT FROM pg_subscription_rel AS s WHERE s.srrelid = g.relid)
+              THEN 'it refuses the rows of a subscription, which present no token' END,
+         'can be switched off by ' || p.roles), '') AS problem
+FROM guard AS g
+JOIN pg_class AS c ON c.oid = g.relid
+LEFT JOIN powers AS p ON p.relid = g.relid
+UNION ALL
+SELECT b.relid::regclass, NULL, b.kind, b.token_column, b.template, b.mode, b.action, '',
+       format('it has no guard, and inherits from %s, which has one', b.root::regclass)
+FROM below AS b
+WHERE NOT EXISTS (SELECT FROM guard AS g WHERE g.relid = b.relid);
+COMMENT ON VIEW lease_lock.guards IS 'Which tables are guarded, and what is wrong with their guards, by the catalogs. A guard that is gone leaves no row: see assert_guarded.';
+COMMENT ON COLUMN lease_lock.guards.relation IS 'The table.';
+COMMENT ON COLUMN lease_lock.guards.trigger IS 'The triggers that make the guard, without those that guard() makes beside the first; NULL where there should be some.';
+COMMENT ON COLUMN lease_lock.guards.kind IS 'fence: the transaction presents the token; fence_column: the row carries it.';
+COMMENT ON COLUMN lease_lock.guards.token_column IS 'Of fence_column: the column that carries the token.';
+COMMENT ON COLUMN lease_lock.guards.template IS 'The name that the rows are guarded under, with columns in braces.';
+COMMENT ON COLUMN lease_lock.guards.mode IS 'held: the token must be of a lease in force; newest: it must not be older than the highest accepted, of the name, or of the row where kind is fence_column.';
+COMMENT ON COLUMN lease_lock.guards.action IS 'enforce: refuses; warn: warns and counts.';
+COMMENT ON COLUMN lease_lock.guards.events IS 'The writes that are checked, whole.';
+COMMENT ON COLUMN lease_lock.guards.problem IS 'What is wrong; NULL where all is well.';
+REVOKE ALL ON TABLE lease_lock.guards FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.guards TO PUBLIC;
+
+CREATE FUNCTION lease_lock.assert_guarded(target regclass)
+  RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000
+  AS 'MODULE_PATHNAME', 'll_assert_guarded';
+COMMENT ON FUNCTION lease_lock.assert_guarded(regclass) IS
+  'True when a table, and all that inherits from it, has a guard with no problem; otherwise 55000 says what is missing.';
+
+CREATE FUNCTION lease_lock.rejections_data(OUT at timestamptz, OUT first_at timestamptz, OUT count bigint,
+    OUT relation oid, OUT statement text, OUT resource text, OUT token bigint, OUT newest bigint, OUT reason text,
+    OUT action text, OUT role text, OUT application_name text, OUT pid integer)
+  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
+  AS 'MODULE_PATHNAME', 'll_rejections';
+COMMENT ON FUNCTION lease_lock.rejections_data() IS 'Behind the view lease_lock.rejections.';
+REVOKE ALL ON FUNCTION lease_lock.rejections_data() FROM PUBLIC;
+
+CREATE VIEW lease_lock.rejections AS
+  SELECT r.at, r.first_at, r.count, r.relation::regclass AS relation, r.statement, r.resource, r.token, r.newest,
+         r.reason, r.action, r.role, r.application_name, r.pid
+  FROM lease_lock.rejections_data() AS r
+  ORDER BY r.at DESC;
+COMMENT ON VIEW lease_lock.rejections IS 'The last refusals of this database, newest first; kept where the refused transaction was rolled back, until the server restarts.';
+COMMENT ON COLUMN lease_lock.rejections.at IS 'When; of repeats, the last time.';
+COMMENT ON COLUMN lease_lock.rejections.first_at IS 'Of repeats, the first time.';
+COMMENT ON COLUMN lease_lock.rejections.count IS 'How often: the same process, table, statement, name, token and reason are folded.';
+COMMENT ON COLUMN lease_lock.rejections.relation IS 'The guarded table; NULL for assert_held.';
+COMMENT ON COLUMN lease_lock.rejections.statement IS 'insert, update, delete or truncate, as the table saw it; or assert_held.';
+COMMENT ON COLUMN lease_lock.rejections.resource IS 'The name that was to be written under; NULL where none is known.';
+COMMENT ON COLUMN lease_lock.rejections.token IS 'The token carried; NULL when there was none.';
+COMMENT ON COLUMN lease_lock.rejections.newest IS 'The newest token then known under that name, or in the row.';
+COMMENT ON COLUMN lease_lock.rejections.reason IS 'stale (LL001), no token (LL002), not held (LL003), unknown token (LL004), or no name: the row gives the template none.';
+COMMENT ON COLUMN lease_lock.rejections.action IS 'enforce: it was refused; warn: it passed.';
+COMMENT ON COLUMN lease_lock.rejections.role IS 'current_user of the write.';
+COMMENT ON COLUMN lease_lock.rejections.application_name IS 'Of the session.';
+COMMENT ON COLUMN lease_lock.rejections.pid IS 'The backend; its pid may be another''s by now.';
+REVOKE ALL ON TABLE lease_lock.rejections FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.rejection_counts_data(OUT relation oid, OUT reason text, OUT action text,
+    OUT count bigint, OUT first_at timestamptz, OUT last_at timestamptz)
+  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
+  AS 'MODULE_PATHNAME', 'll_rejection_counts';
+COMMENT ON FUNCTION lease_lock.rejection_counts_data() IS 'Behind the view lease_lock.rejection_counts.';
+REVOKE ALL ON FUNCTION lease_lock.rejection_counts_data() FROM PUBLIC;
+
+CREATE VIEW lease_lock.rejection_counts AS
+  SELECT c.relation::regclass AS relation, c.reason, c.action, c.count, c.first_at, c.last_at
+  FROM lease_lock.rejection_counts_data() AS c;
+COMMENT ON VIEW lease_lock.rejection_counts IS 'How often each guarded table refused (or only warned), and was written past its guard, since the server''s start.';
+COMMENT ON COLUMN lease_lock.rejection_counts.relation IS 'The guarded table; NULL for assert_held, and for all tables together once there are very many.';
+COMMENT ON COLUMN lease_lock.rejection_counts.reason IS 'As in rejections; bypass: written past the guard.';
+COMMENT ON COLUMN lease_lock.rejection_counts.action IS 'enforce, warn or bypass.';
+COMMENT ON COLUMN lease_lock.rejection_counts.count IS 'Rows, or statements where the guard is one of statements.';
+COMMENT ON COLUMN lease_lock.rejection_counts.first_at IS 'When it was first so.';
+COMMENT ON COLUMN lease_lock.rejection_counts.last_at IS 'When it was last so.';
+REVOKE ALL ON TABLE lease_lock.rejection_counts FROM PUBLIC;
+
+CREATE VIEW lease_lock.rights AS
+  SELECT p.pattern, p.role, p.privilege, p.allowed_by, p.allowed_at,
+         EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname::text = p.role) AS role_exists
+  FROM lease_lock.permission AS p;
+COMMENT ON VIEW lease_lock.rights IS 'Rights by name: a name that a pattern covers is for the roles that such a pattern allows, and for superusers.';
+COMMENT ON COLUMN lease_lock.rights.pattern IS 'Which names it covers, as LIKE matches them.';
+COMMENT ON COLUMN lease_lock.rights.role IS 'Who is allowed, with the members of that role.';
+COMMENT ON COLUMN lease_lock.rights.privilege IS 'acquire: acquire and try_acquire; force: force_release, beside EXECUTE on it.';
+COMMENT ON COLUMN lease_lock.rights.allowed_by IS 'The role that called allow.';
+COMMENT ON COLUMN lease_lock.rights.allowed_at IS 'When.';
+COMMENT ON COLUMN lease_lock.rights.role_exists IS 'False where the role has gone: the right allows nobody then, and still covers.';
+REVOKE ALL ON TABLE lease_lock.rights FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.rights TO PUBLIC;
 
 CREATE FUNCTION lease_lock.holders_data(OUT resource text, OUT owner text, OUT token bigint,
     OUT expire_at timestamptz, OUT remaining interval, OUT held_for interval, OUT scope text,
@@ -463,7 +686,7 @@ GRANT SELECT ON TABLE lease_lock.stats TO PUBLIC;
 
 ------------------------------------------------------------------------------
 -- Whatever default privileges gave to anybody is taken back: what is granted
--- here is granted above.
+-- here is granted above to PUBLIC, and below.
 ------------------------------------------------------------------------------
 
 DO $$
@@ -488,12 +711,12 @@ BEGIN
     ) AS o, LATERAL pg_catalog.aclexplode(o.acl) AS a
     WHERE a.grantee OPERATOR(pg_catalog.<>) o.owner
       AND a.grantee OPERATOR(pg_catalog.<>) 0
-      AND NOT (o.object OPERATOR(pg_catalog.=) 'lease_lock.audit'
-               AND a.grantee OPERATOR(pg_catalog.=) 'pg_read_all_stats'::pg_catalog.regrole
-               AND a.privilege_type OPERATOR(pg_catalog.=) 'SELECT')
     GROUP BY 1, 2, 3
   LOOP
     EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s CASCADE', acl.kind, acl.object, acl.grantee);
   END LOOP;
-  GRANT SELECT ON TABLE lease_lock.audit TO pg_read_all_stats;
 END $$;
+
+-- What is not for everybody's eyes.
+GRANT SELECT ON TABLE lease_lock.audit, lease_lock.rejections, lease_lock.rejection_counts TO pg_read_all_stats;
+GRANT EXECUTE ON FUNCTION lease_lock.rejections_data(), lease_lock.rejection_counts_data() TO pg_read_all_stats;

@@ -1,6 +1,7 @@
 /*
  * admin.c
- *		What only administrators may do: force_release() and prune().
+ *		What only administrators may do: force_release(), prune() and
+ *		forget_fence().
  *
  * EXECUTE on these functions is the permission; nothing else is asked.  Every
  * forced release is recorded in lease_lock.audit and in the server log.
@@ -28,6 +29,7 @@
 
 PG_FUNCTION_INFO_V1(ll_force_release);
 PG_FUNCTION_INFO_V1(ll_prune);
+PG_FUNCTION_INFO_V1(ll_forget_fence);
 
 /* Ends a backend as pg_terminate_backend does, with that function's checks. */
 static void
@@ -187,16 +189,11 @@ ll_force_release(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(0))
 		argument_is_null("resource");
 	resource = name_arg(PG_GETARG_TEXT_PP(0), "resource");
-	if (PG_ARGISNULL(1) || VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(1)) == 0)
-		ereport(ERROR,
-				(errcode(PG_ARGISNULL(1) ? ERRCODE_NULL_VALUE_NOT_ALLOWED :
-						 ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("reason must not be %s", PG_ARGISNULL(1) ? "null" : "empty"),
-				 errhint("Say why, for whoever reads lease_lock.audit later.")));
-	reason = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	reason = reason_arg(PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1));
 	terminate_them = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
 	PreventCommandIfReadOnly("force_release()");
 	PreventCommandIfParallelMode("force_release()");
+	(void) require_right(PRIVILEGE_FORCE, PG_GETARG_TEXT_PP(0), false);
 
 	waiting_begin(&w, wait_arg(NULL));
 	initStringInfo(&ended);
@@ -337,4 +334,72 @@ ll_prune(PG_FUNCTION_ARGS)
 		audit_write("prune", "lease_lock.lease", NULL,
 					psprintf(INT64_FORMAT " rows idle for %s", pruned, usecs_text(idle)), 0);
 	PG_RETURN_INT64(pruned);
+}
+
+/*
+ * forget_fence(name): the highest token that was accepted under a name in mode
+ * 'newest', or NULL.  Excludes the writes in flight, and waits for them as long
+ * as lease_lock.default_wait says; afterwards any token is accepted that the
+ * lease of that name, if there is one, lets pass.
+ */
+Datum
+ll_forget_fence(PG_FUNCTION_ARGS)
+{
+	LeaseName	name;
+	KeyedTable	fence;
+	FenceRead	seen;
+	Waiting		w;
+	int64		highest = 0;
+
+	if (PG_ARGISNULL(0))
+		argument_is_null("name");
+	name = name_arg(PG_GETARG_TEXT_PP(0), "name");
+	PreventCommandIfReadOnly("forget_fence()");
+	PreventCommandIfParallelMode("forget_fence()");
+	waiting_begin(&w, wait_arg(NULL));
+	(void) keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, false);
+	(void) keyed_heap(&fence);
+	for (;;)
+	{
+		TransactionId blocker;
+
+		if (!lock_name_bounded(&w, LOCK_FENCE, &name, GRANT_MODE) || waiting_over(&w))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 w.lock_timeout ?
+					 errmsg("canceling statement due to lock timeout while forgetting the fence of \"%s\"",
+							name_cstring(&name)) :
+					 errmsg("could not forget the fence of \"%s\" within %s",
+							name_cstring(&name), usecs_text(w.deadline - w.start)),
+					 errdetail("A transaction that wrote under that name is still open."),
+					 errhint("Retry, or set lease_lock.default_wait higher.")));
+		fence_read(&fence, &name, &seen);
+		blocker = seen.pending;
+		if (!TransactionIdIsValid(blocker))
+		{
+			if (seen.found && row_delete(&fence, seen.tuple) == WRITE_BLOCKED)
+				blocker = row_locker(seen.tuple);
+			else
+			{
+				highest = seen.highest;
+				fence_read_free(&seen);
+				break;
+			}
+		}
+		fence_read_free(&seen);
+		unlock_name(LOCK_FENCE, &name, GRANT_MODE);
+		if (TransactionIdIsValid(blocker))
+			wait_for_xact(&w, blocker);
+	}
+	keyed_close(&fence);
+	presented_forget_checks(&name);
+	if (highest == 0)
+		PG_RETURN_NULL();
+	audit_write("forget_fence", name_cstring(&name), NULL,
+				psprintf("highest token " INT64_FORMAT, highest), 0);
+	ereport(LOG,
+			(errmsg("fence of \"%s\" forgotten by \"%s\"",
+					name_cstring(&name), GetUserNameFromId(GetUserId(), false)),
+			 errdetail("The highest token was " INT64_FORMAT ".", highest)));
+	PG_RETURN_INT64(highest);
 }

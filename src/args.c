@@ -182,3 +182,16 @@ idle_arg(const Interval *arg)
 				 errhint("Pass an interval in that range.")));
 	return usecs;
 }
+
+/* An administrator's reason; raises 22004 for NULL and 22023 for nothing. */
+char *
+reason_arg(text *arg)
+{
+	if (arg == NULL || VARSIZE_ANY_EXHDR(arg) == 0)
+		ereport(ERROR,
+				(errcode(arg == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED :
+						 ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("reason must not be %s", arg == NULL ? "null" : "empty"),
+				 errhint("Say why, for whoever reads lease_lock.audit later.")));
+	return text_to_cstring(arg);
+}

@@ -36,10 +36,19 @@
 #define HINT_PRESENT "In the transaction that writes, call lease_lock.present(resource, token) first, or acquire the lease in it."
 #define HINT_UNKNOWN "Pass the token that lease_lock.acquire returned for this very resource."
 
-/* Fills in a refusal; false, to be returned. */
+/*
+ * Fills in a refusal; false, to be returned.  name is NULL, token and newest
+ * are 0 where there is none.
+ */
 bool
-refuse_token(Refusal *why, int sqlstate, char *message, char *detail)
+refuse_token(Refusal *why, int sqlstate, const LeaseName *name, int64 token,
+			 int64 newest, char *message, char *detail)
 {
+	memset(why, 0, sizeof(*why));
+	if (name)
+		why->resource = *name;
+	why->token = token;
+	why->newest = newest;
 	why->sqlstate = sqlstate;
 	why->message = message;
 	why->detail = detail;
@@ -88,7 +97,7 @@ holder_text(const LeaseRow *row, bool own, TimestampTz now)
 static bool
 stale(Refusal *why, const LeaseName *name, int64 token, const LeaseRow *row, bool own)
 {
-	return refuse_token(why, ERRCODE_STALE_TOKEN,
+	return refuse_token(why, ERRCODE_STALE_TOKEN, name, token, row->version,
 						psprintf("stale token " INT64_FORMAT " for resource \"%.*s\", the newest is " INT64_FORMAT,
 								 token, name->len, name->data, row->version),
 						holder_text(row, own, GetCurrentTimestamp()));
@@ -99,7 +108,7 @@ not_held(Refusal *why, const LeaseName *name, int64 token, const LeaseRow *row, 
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	return refuse_token(why, ERRCODE_LEASE_NOT_HELD,
+	return refuse_token(why, ERRCODE_LEASE_NOT_HELD, name, token, row->version,
 						psprintf("lease on resource \"%.*s\" is not held any more under token " INT64_FORMAT ", the newest is " INT64_FORMAT,
 								 name->len, name->data, token, row->version),
 						holder_text(row, own, now));
@@ -109,11 +118,11 @@ static bool
 unknown(Refusal *why, const LeaseName *name, int64 token, const LeaseRead *read)
 {
 	if (!read->found)
-		return refuse_token(why, ERRCODE_UNKNOWN_TOKEN,
+		return refuse_token(why, ERRCODE_UNKNOWN_TOKEN, name, token, 0,
 							psprintf("unknown token " INT64_FORMAT " for resource \"%.*s\"",
 									 token, name->len, name->data),
 							pstrdup("No lease on this resource is known."));
-	return refuse_token(why, ERRCODE_UNKNOWN_TOKEN,
+	return refuse_token(why, ERRCODE_UNKNOWN_TOKEN, name, token, read->row.version,
 						psprintf("unknown token " INT64_FORMAT " for resource \"%.*s\", the newest is " INT64_FORMAT,
 								 token, name->len, name->data, read->row.version),
 						holder_text(&read->row, read->own, GetCurrentTimestamp()));
@@ -124,7 +133,7 @@ positive(Refusal *why, const LeaseName *name, int64 token)
 {
 	if (token > 0)
 		return true;
-	return refuse_token(why, ERRCODE_UNKNOWN_TOKEN,
+	return refuse_token(why, ERRCODE_UNKNOWN_TOKEN, name, token, 0,
 						psprintf("unknown token " INT64_FORMAT " for resource \"%.*s\"",
 								 token, name->len, name->data),
 						pstrdup("Tokens are positive."));
@@ -262,7 +271,7 @@ check_held(const LeaseName *name, int64 token, bool read_role, TimestampTz *expi
 static bool
 below_fence(Refusal *why, const LeaseName *name, int64 token, const FenceRead *fence)
 {
-	return refuse_token(why, ERRCODE_STALE_TOKEN,
+	return refuse_token(why, ERRCODE_STALE_TOKEN, name, token, fence->highest,
 						psprintf("stale token " INT64_FORMAT " for resource \"%.*s\", the newest is " INT64_FORMAT,
 								 token, name->len, name->data, fence->highest),
 						psprintf("A write under token " INT64_FORMAT " has been accepted.",
@@ -410,7 +419,7 @@ fence_accepts(const LeaseName *name, FenceMode mode, int64 carried, Refusal *why
 		if (token == 0 && presented_more_grants())
 			token = granted_here(name);
 		if (token == 0)
-			return refuse_token(why, ERRCODE_NO_TOKEN_PRESENTED,
+			return refuse_token(why, ERRCODE_NO_TOKEN_PRESENTED, name, 0, 0,
 								psprintf("no token presented for resource \"%.*s\"",
 										 name->len, name->data),
 								presented_list());
@@ -437,6 +446,40 @@ fence_accepts(const LeaseName *name, FenceMode mode, int64 carried, Refusal *why
 	return passed;
 }
 
+/* Nothing is refused by the committed row. */
+static bool
+early_bypass(const LeaseRead *read, const LeaseName *name, int64 token, Refusal *why)
+{
+	return true;
+}
+
+/*
+ * Lets this transaction write under a name past its guard, in order with the
+ * grants: waits for one in flight, and takes the locks of a write that passed,
+ * so that nobody is granted, and no newer token accepted, before it ends.
+ */
+void
+fence_bypass(const LeaseName *name, FenceMode mode)
+{
+	Presented  *p = presented_find(name);
+	KeyedTable	lease;
+	LeaseRead	read;
+	Refusal		why;
+	bool		locked;
+
+	if (p && p->value.bypassed)
+		return;
+	(void) keyed_open(&lease, TABLE_LEASE, AccessShareLock, false);
+	(void) lock_and_read(&lease, name, 0, early_bypass, &read, &locked, &why);
+	lease_read_free(&read);
+	keyed_close(&lease);
+	if (mode == MODE_NEWEST)
+		(void) lock_name(LOCK_FENCE, name, GUARD_MODE, false);
+	p = presented_enter(name);
+	presented_touch(p);
+	p->value.bypassed = true;
+}
+
 /*
  * Presents the token and checks it as a write guarded in mode 'held' would,
  * with the same lock.  Returns the microseconds left, which are 0 when the
@@ -451,12 +494,15 @@ fence_assert_held(const LeaseName *resource, int64 token)
 	TimestampTz expire_at = 0;
 
 	PreventCommandDuringRecovery("assert_held()");
-	check_token_positive(resource, token);
-	if (!check_held(resource, token, true, &expire_at, &why))
+	if (!positive(&why, resource, token) ||
+		!check_held(resource, token, true, &expire_at, &why))
 	{
 		p = presented_find(resource);
 		if (why.sqlstate != ERRCODE_LEASE_NOT_HELD || p == NULL || p->value.held != token)
+		{
+			rejection_record(InvalidOid, REJECTED_ASSERT, ACTION_ENFORCE, &why);
 			refuse(ERROR, &why, NULL);
+		}
 	}
 	present_token(resource, token, true);
 	p = presented_find(resource);

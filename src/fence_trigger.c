@@ -3,17 +3,24 @@
  *		The trigger functions fence() and fence_column().
  *
  * They find out which names a statement or a row is about and which token it
- * carries, ask fence.c, and raise or warn.  They never skip a row and never
- * change one.  Before anything else they check how they were called: a guard
- * that cannot do its work must fail, not pass.
+ * carries, ask fence.c, record a refusal, and raise or warn.  They never skip
+ * a row and never change one.  Before anything else they check how they were
+ * called: a guard that cannot do its work must fail, not pass.
+ *
+ * Where another BEFORE trigger runs after the check, it can change what was
+ * checked.  For that a guard has an AFTER trigger as well, of the same function,
+ * whose WHEN condition is recheck_due(): false, and so nearly free, until such
+ * a trigger has been met.
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
+#include "replication/logicalworker.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -22,6 +29,7 @@
 
 PG_FUNCTION_INFO_V1(ll_fence);
 PG_FUNCTION_INFO_V1(ll_fence_column);
+PG_FUNCTION_INFO_V1(ll_recheck_due);
 
 /* What one trigger knows for the length of one statement. */
 typedef struct Guard
@@ -29,6 +37,8 @@ typedef struct Guard
 	Template   *template;		/* NULL: fence_column without one */
 	FenceMode	mode;
 	bool		enforce;
+	bool		changed_later;	/* a BEFORE trigger runs after the check */
+	bool		has_recheck;	/* ... and an AFTER trigger checks again */
 	int			warned;			/* bits of the reasons already warned of */
 	AttrNumber	column;			/* fence_column: the token's */
 } Guard;
@@ -71,21 +81,83 @@ protocol_error(const char *function, const char *detail, const char *hint)
 			 errhint("%s", hint)));
 }
 
+/* Whether a trigger fires in this session. */
+static bool
+fires(const Trigger *t)
+{
+	return t->tgenabled == TRIGGER_FIRES_ALWAYS ||
+		t->tgenabled == (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ?
+						 TRIGGER_FIRES_ON_REPLICA : TRIGGER_FIRES_ON_ORIGIN);
+}
+
+/*
+ * Looks for row-level triggers that can change a row after this function has
+ * checked it, in the order in which they fire, and for the AFTER trigger of this
+ * function.  Returns whether it has a BEFORE trigger.
+ */
+static bool
+look_at_triggers(const TriggerDesc *desc, Oid function, Guard *guard)
+{
+	bool		before = false;
+
+	for (int i = 0; i < desc->numtriggers; i++)
+	{
+		const Trigger *t = &desc->triggers[i];
+
+		if (!fires(t) || !TRIGGER_FOR_ROW(t->tgtype) ||
+			!(TRIGGER_FOR_INSERT(t->tgtype) || TRIGGER_FOR_UPDATE(t->tgtype)))
+			continue;
+		if (t->tgfoid != function)
+			guard->changed_later |= before && TRIGGER_FOR_BEFORE(t->tgtype);
+		else if (TRIGGER_FOR_BEFORE(t->tgtype))
+			before = true;
+		else
+			guard->has_recheck = true;
+	}
+	return before;
+}
+
 /*
  * Checks what both functions need of their trigger.  A statement-level trigger
  * sees no rows, so for INSERT, UPDATE and DELETE it will do only where one
  * name covers the table and rows have no other way in.
  */
 static void
-check_trigger(const char *function, const TriggerData *td, int min_args, int max_args)
+check_trigger(const char *function, const TriggerData *td, int max_args, Guard *guard)
 {
 	static const char *hint = "Let lease_lock.guard or lease_lock.guard_column make the triggers.";
+	bool		before = look_at_triggers(td->tg_relation->trigdesc, td->tg_trigger->tgfoid, guard);
 
-	if (!TRIGGER_FIRED_BEFORE(td->tg_event))
+	if (!TRIGGER_FIRED_BEFORE(td->tg_event) &&
+		!(before && TRIGGER_FIRED_FOR_ROW(td->tg_event)))
 		protocol_error(function, "It must be called BEFORE the write.", hint);
-	if (td->tg_trigger->tgnargs < min_args || td->tg_trigger->tgnargs > max_args)
+	if (td->tg_trigger->tgnargs < 1 || td->tg_trigger->tgnargs > max_args)
 		protocol_error(function, psprintf("It takes %d to %d arguments, and got %d.",
-										  min_args, max_args, td->tg_trigger->tgnargs), hint);
+										  1, max_args, td->tg_trigger->tgnargs), hint);
+}
+
+/* recheck_due(): whether a check of this transaction may have been outrun. */
+Datum
+ll_recheck_due(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(recheck_due);
+}
+
+/*
+ * Whether this call has nothing to check.  Where a trigger runs after the
+ * check, AFTER triggers are called too; under 'warn' they alone count.
+ */
+static bool
+left_to_other(Guard *guard, const TriggerData *td)
+{
+	if (!TRIGGER_FIRED_FOR_ROW(td->tg_event))
+		return false;
+	if (!TRIGGER_FIRED_BEFORE(td->tg_event))
+		return !guard->changed_later;
+	if (!guard->changed_later || TRIGGER_FIRED_BY_DELETE(td->tg_event))
+		return false;
+	recheck_due = true;
+	return guard->has_recheck && !guard->enforce;
 }
 
 static void
@@ -105,28 +177,68 @@ check_statement_level(const char *function, const TriggerData *td, const Guard *
 					   "Call lease_lock.guard again: it will make a FOR EACH ROW trigger.");
 }
 
-/* Raises the refusal, or warns once a statement and reason. */
+static Statement
+statement_of(const TriggerData *td)
+{
+	return TRIGGER_FIRED_BY_INSERT(td->tg_event) ? REJECTED_INSERT :
+		TRIGGER_FIRED_BY_UPDATE(td->tg_event) ? REJECTED_UPDATE :
+		TRIGGER_FIRED_BY_DELETE(td->tg_event) ? REJECTED_DELETE : REJECTED_TRUNCATE;
+}
+
+/* Records the refusal, and raises it or warns once a statement and reason. */
 static void
-act(Guard *guard, const Refusal *why, Relation rel)
+act(Guard *guard, const TriggerData *td, Refusal *why)
 {
 	int			bit = 1 << (why->sqlstate == ERRCODE_STALE_TOKEN ? 0 :
 							why->sqlstate == ERRCODE_NO_TOKEN_PRESENTED ? 1 :
-							why->sqlstate == ERRCODE_LEASE_NOT_HELD ? 2 : 3);
+							why->sqlstate == ERRCODE_LEASE_NOT_HELD ? 2 :
+							why->sqlstate == ERRCODE_UNKNOWN_TOKEN ? 3 : 4);
 
+	if (IsLogicalWorker() && why->sqlstate == ERRCODE_NO_TOKEN_PRESENTED)
+		why->hint = "Rows applied by logical replication present no token. Let the guard fire for local writes alone (ALTER TABLE ... ENABLE TRIGGER), or use lease_lock.guard_column without a resource.";
+	rejection_record(RelationGetRelid(td->tg_relation), statement_of(td),
+					 guard->enforce ? ACTION_ENFORCE : ACTION_WARN, why);
 	if (guard->enforce)
-		refuse(ERROR, why, rel);
+		refuse(ERROR, why, td->tg_relation);
 	if (!(guard->warned & bit))
-		refuse(WARNING, why, rel);
+		refuse(WARNING, why, td->tg_relation);
 	guard->warned |= bit;
 }
 
+/* Whether this write goes past the guard; it is counted then. */
+static bool
+bypasses(const TriggerData *td)
+{
+	Oid			relid = RelationGetRelid(td->tg_relation);
+
+	if (!is_bypassed(relid))
+		return false;
+	rejection_count(relid, REASON_BYPASS, ACTION_BYPASS, GetCurrentTimestamp());
+	return true;
+}
+
 static void
-check_name(Guard *guard, const LeaseName *name, int64 carried, Relation rel)
+check_name(Guard *guard, const TriggerData *td, const LeaseName *name, int64 carried, bool bypass)
 {
 	Refusal		why;
 
-	if (!fence_accepts(name, guard->mode, carried, &why))
-		act(guard, &why, rel);
+	if (bypass)
+		fence_bypass(name, guard->mode);
+	else if (!fence_accepts(name, guard->mode, carried, &why))
+		act(guard, td, &why);
+}
+
+/* The name of a row; false when it has none, which is refused. */
+static bool
+row_name(Guard *guard, const TriggerData *td, HeapTuple row, LeaseName *name, bool bypass)
+{
+	Refusal		why;
+
+	if (template_render(guard->template, row, RelationGetDescr(td->tg_relation), name, &why))
+		return true;
+	if (!bypass)
+		act(guard, td, &why);
+	return false;
 }
 
 /* The row that a row-level BEFORE trigger hands back: never NULL, unchanged. */
@@ -137,26 +249,28 @@ row_result(const TriggerData *td)
 }
 
 static void
-refuse_truncate(Guard *guard, Relation rel)
+refuse_truncate(Guard *guard, const TriggerData *td)
 {
 	Refusal		why;
 
-	(void) refuse_token(&why, ERRCODE_NO_TOKEN_PRESENTED,
+	(void) refuse_token(&why, ERRCODE_NO_TOKEN_PRESENTED, NULL, 0, 0,
 						psprintf("TRUNCATE of table \"%s\" carries no token for its rows",
-								 RelationGetRelationName(rel)),
+								 RelationGetRelationName(td->tg_relation)),
 						pstrdup("Each row is guarded under a name or a token of its own, and TRUNCATE names none."));
 	why.hint = "Use DELETE, which is checked row by row.";
-	act(guard, &why, rel);
+	act(guard, td, &why);
 }
 
-/* fence('resource template' [, mode [, action]]) */
+/* fence('resource template' [, mode [, action [, events]]]) */
 Datum
 ll_fence(PG_FUNCTION_ARGS)
 {
 	TriggerData *td = (TriggerData *) fcinfo->context;
 	Guard	   *guard = fcinfo->flinfo->fn_extra;
-	TupleDesc	desc;
 	LeaseName	name;
+	LeaseName	new_name;
+	bool		named;
+	bool		bypass;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		protocol_error("fence", "It was not called as a trigger.",
@@ -166,43 +280,46 @@ ll_fence(PG_FUNCTION_ARGS)
 		Trigger    *trigger = td->tg_trigger;
 		MemoryContext context;
 
-		check_trigger("fence", td, 1, 3);
 		context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 		guard = palloc0(sizeof(Guard));
+		check_trigger("fence", td, 4, guard);
 		guard->template = template_parse(trigger->tgargs[0], strlen(trigger->tgargs[0]));
 		guard->mode = parse_mode(trigger->tgnargs > 1 ? trigger->tgargs[1] : "held");
 		guard->enforce = parse_action(trigger->tgnargs > 2 ? trigger->tgargs[2] : "enforce");
+		/* Nothing in a row matters to a constant name. */
+		if (template_is_constant(guard->template))
+			guard->changed_later = false;
 		MemoryContextSwitchTo(context);
 		template_bind(guard->template, td->tg_relation);
 		fcinfo->flinfo->fn_extra = guard;
 	}
+	if (left_to_other(guard, td))
+		return PointerGetDatum(row_result(td));
+	bypass = bypasses(td);
 
 	if (TRIGGER_FIRED_FOR_STATEMENT(td->tg_event))
 	{
 		check_statement_level("fence", td, guard);
 		if (template_is_constant(guard->template))
-			check_name(guard, template_constant(guard->template), 0, td->tg_relation);
-		else
-			refuse_truncate(guard, td->tg_relation);
+			check_name(guard, td, template_constant(guard->template), 0, bypass);
+		else if (!bypass)
+			refuse_truncate(guard, td);
 		return PointerGetDatum(NULL);
 	}
 
 	if (template_is_constant(guard->template))
 	{
-		check_name(guard, template_constant(guard->template), 0, td->tg_relation);
+		check_name(guard, td, template_constant(guard->template), 0, bypass);
 		return PointerGetDatum(row_result(td));
 	}
-	desc = RelationGetDescr(td->tg_relation);
-	name = template_render(guard->template, td->tg_trigtuple, desc);
-	check_name(guard, &name, 0, td->tg_relation);
-	if (TRIGGER_FIRED_BY_UPDATE(td->tg_event))
-	{
-		/* A row that moves to another name is written under both. */
-		LeaseName	new_name = template_render(guard->template, td->tg_newtuple, desc);
-
-		if (!name_equal(&name, &new_name))
-			check_name(guard, &new_name, 0, td->tg_relation);
-	}
+	named = row_name(guard, td, td->tg_trigtuple, &name, bypass);
+	if (named)
+		check_name(guard, td, &name, 0, bypass);
+	/* A row that moves to another name is written under both. */
+	if (TRIGGER_FIRED_BY_UPDATE(td->tg_event) &&
+		row_name(guard, td, td->tg_newtuple, &new_name, bypass) &&
+		!(named && name_equal(&name, &new_name)))
+		check_name(guard, td, &new_name, 0, bypass);
 	return PointerGetDatum(row_result(td));
 }
 
@@ -216,14 +333,38 @@ token_of(const Guard *guard, HeapTuple tuple, TupleDesc desc, bool *isnull)
 }
 
 static void
-refuse_row(Guard *guard, int sqlstate, char *message, char *detail, char *hint, Relation rel)
+refuse_row(Guard *guard, const TriggerData *td, int sqlstate, int64 token, int64 newest,
+		   char *message, char *detail, char *hint)
 {
 	Refusal		why;
 
-	(void) refuse_token(&why, sqlstate, message, detail);
+	(void) refuse_token(&why, sqlstate, NULL, token, newest, message, detail);
 	if (hint)
 		why.hint = hint;
-	act(guard, &why, rel);
+	act(guard, td, &why);
+}
+
+/*
+ * Checks the name, if there is a template, that a row has and the one that it
+ * leaves; carried is the token in the row.
+ */
+static void
+check_row_names(Guard *guard, const TriggerData *td, HeapTuple row, HeapTuple old,
+				int64 carried, bool bypass)
+{
+	LeaseName	name;
+	LeaseName	old_name;
+	bool		named;
+
+	if (guard->template == NULL)
+		return;
+	named = row_name(guard, td, row, &name, bypass);
+	if (named)
+		check_name(guard, td, &name, carried, bypass);
+	/* Of the name that it leaves the row's new token says nothing. */
+	if (old && row_name(guard, td, old, &old_name, bypass) &&
+		!(named && name_equal(&name, &old_name)))
+		check_name(guard, td, &old_name, 0, bypass);
 }
 
 /* Checks the token that a written row carries against the row it replaces. */
@@ -232,55 +373,42 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 {
 	Relation	rel = td->tg_relation;
 	bool		is_update = TRIGGER_FIRED_BY_UPDATE(td->tg_event);
+	HeapTuple	old = is_update ? td->tg_trigtuple : NULL;
 	HeapTuple	row = is_update ? td->tg_newtuple : td->tg_trigtuple;
 	char	   *column = NameStr(TupleDescAttr(desc, guard->column - 1)->attname);
 	bool		isnull;
 	bool		old_isnull = true;
 	int64		token = token_of(guard, row, desc, &isnull);
-	int64		stored = is_update ? token_of(guard, td->tg_trigtuple, desc, &old_isnull) : 0;
-	LeaseName	name;
+	int64		stored = old ? token_of(guard, old, desc, &old_isnull) : 0;
 
-	if (isnull)
-	{
-		refuse_row(guard, ERRCODE_NO_TOKEN_PRESENTED,
+	if (bypasses(td))
+		check_row_names(guard, td, row, old, 0, true);
+	else if (isnull)
+		refuse_row(guard, td, ERRCODE_NO_TOKEN_PRESENTED, 0, stored,
 				   psprintf("no token in column \"%s\" of a row of table \"%s\"",
 							column, RelationGetRelationName(rel)),
 				   pstrdup("The column is null."),
-				   "Write the token that lease_lock.acquire returned into the column.", rel);
-		return;
-	}
-	if (token <= 0)
-	{
-		refuse_row(guard, ERRCODE_UNKNOWN_TOKEN,
+				   "Write the token that lease_lock.acquire returned into the column.");
+	else if (token <= 0)
+		refuse_row(guard, td, ERRCODE_UNKNOWN_TOKEN, token, stored,
 				   psprintf("unknown token " INT64_FORMAT " in column \"%s\" of a row of table \"%s\"",
 							token, column, RelationGetRelationName(rel)),
 				   pstrdup("Tokens are positive."),
-				   "Write the token that lease_lock.acquire returned into the column.", rel);
-		return;
-	}
-	if (!old_isnull && token < stored)
-	{
-		refuse_row(guard, ERRCODE_STALE_TOKEN,
+				   "Write the token that lease_lock.acquire returned into the column.");
+	else if (!old_isnull && token < stored)
+		refuse_row(guard, td, ERRCODE_STALE_TOKEN, token, stored,
 				   psprintf("stale token " INT64_FORMAT " in column \"%s\" of a row of table \"%s\", the newest is " INT64_FORMAT,
 							token, column, RelationGetRelationName(rel), stored),
-				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL, rel);
-		return;
-	}
-	if (guard->template == NULL)
-		return;
-	name = template_render(guard->template, row, desc);
-	check_name(guard, &name, token, rel);
-	if (is_update)
-	{
-		LeaseName	old_name = template_render(guard->template, td->tg_trigtuple, desc);
-
-		/* The row leaves a name that its new token says nothing about. */
-		if (!name_equal(&name, &old_name))
-			check_name(guard, &old_name, 0, rel);
-	}
+				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL);
+	else
+		check_row_names(guard, td, row, old, token, false);
 }
 
-/* A DELETE writes no row, so the transaction must present the token. */
+/*
+ * A DELETE writes no row, so the transaction must present the token.  Rows
+ * deleted by logical replication, which presents none, were checked where they
+ * come from.
+ */
 static void
 check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 {
@@ -289,30 +417,39 @@ check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 	int64		stored = token_of(guard, td->tg_trigtuple, desc, &isnull);
 	int64		token;
 
+	if (bypasses(td))
+	{
+		check_row_names(guard, td, td->tg_trigtuple, NULL, 0, true);
+		return;
+	}
 	if (guard->template)
 	{
-		LeaseName	name = template_render(guard->template, td->tg_trigtuple, desc);
+		LeaseName	name;
 		Presented  *p;
 
+		if (!row_name(guard, td, td->tg_trigtuple, &name, false))
+			return;
 		/* The check can make the entry. */
-		check_name(guard, &name, 0, rel);
+		check_name(guard, td, &name, 0, false);
 		p = presented_find(&name);
 		token = p ? p->value.token : 0;
 	}
 	else
 	{
+		if (IsLogicalWorker())
+			return;
 		token = presented_highest();
 		if (token == 0)
-			refuse_row(guard, ERRCODE_NO_TOKEN_PRESENTED,
+			refuse_row(guard, td, ERRCODE_NO_TOKEN_PRESENTED, 0, stored,
 					   psprintf("no token presented for a DELETE in table \"%s\"",
 								RelationGetRelationName(rel)),
-					   presented_list(), NULL, rel);
+					   presented_list(), NULL);
 	}
 	if (!isnull && token != 0 && token < stored)
-		refuse_row(guard, ERRCODE_STALE_TOKEN,
+		refuse_row(guard, td, ERRCODE_STALE_TOKEN, token, stored,
 				   psprintf("stale token " INT64_FORMAT " for a DELETE in table \"%s\", the newest is " INT64_FORMAT,
 							token, RelationGetRelationName(rel), stored),
-				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL, rel);
+				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL);
 }
 
 /* fence_column('column' [, action [, template]]) */
@@ -332,9 +469,9 @@ ll_fence_column(PG_FUNCTION_ARGS)
 		Trigger    *trigger = td->tg_trigger;
 		MemoryContext context;
 
-		check_trigger("fence_column", td, 1, 3);
 		context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 		guard = palloc0(sizeof(Guard));
+		check_trigger("fence_column", td, 3, guard);
 		guard->enforce = parse_action(trigger->tgnargs > 1 ? trigger->tgargs[1] : "enforce");
 		if (trigger->tgnargs > 2)
 			guard->template = template_parse(trigger->tgargs[2], strlen(trigger->tgargs[2]));
@@ -350,9 +487,12 @@ ll_fence_column(PG_FUNCTION_ARGS)
 		if (!TRIGGER_FIRED_BY_TRUNCATE(td->tg_event))
 			protocol_error("fence_column", "At statement level it sees no rows.",
 						   "Make it a FOR EACH ROW trigger, or let lease_lock.guard_column make it.");
-		refuse_truncate(guard, td->tg_relation);
+		if (!bypasses(td) && !(IsLogicalWorker() && guard->template == NULL))
+			refuse_truncate(guard, td);
 		return PointerGetDatum(NULL);
 	}
+	if (left_to_other(guard, td))
+		return PointerGetDatum(row_result(td));
 	if (TRIGGER_FIRED_BY_DELETE(td->tg_event))
 		check_delete(guard, td, desc);
 	else

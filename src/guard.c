@@ -3,12 +3,13 @@
  *		guard(), guard_column() and unguard(): put the fencing triggers on a
  *		table, change them in place, and take them off.
  *
- * A guard is two triggers of fixed names, so that calling again replaces them
- * (CREATE OR REPLACE TRIGGER) without a moment in which the table is bare.
- * They are made by SQL as the calling role: whoever may not create a trigger on
- * the table may not guard it.  BEFORE triggers fire in the order of their
- * names, and the names sort behind most others, so that the check sees the row
- * as it will be written.
+ * A guard is up to three triggers of fixed names, so that calling again
+ * replaces them (CREATE OR REPLACE TRIGGER) without a moment in which the table
+ * is bare.  They are made by SQL as the calling role: whoever may not create a
+ * trigger on the table may not guard it.  BEFORE triggers fire in the order of
+ * their names, and the names sort behind most others, so that the check sees
+ * the row as it will be written.  Where the row itself says what is to be
+ * checked, an AFTER trigger looks again at what later ones made of it.
  *
  * A table whose rows can be reached through a parent, and one that has children,
  * needs row-level triggers; TRUNCATE is guarded on the table and on each of
@@ -17,9 +18,6 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "access/table.h"
-#include "catalog/catalog.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "commands/trigger.h"
@@ -40,6 +38,7 @@ PG_FUNCTION_INFO_V1(ll_guard_column);
 PG_FUNCTION_INFO_V1(ll_unguard);
 
 #define WRITE_TRIGGER		"zz_lease_lock_guard"
+#define RECHECK_TRIGGER		"zz_lease_lock_guard_recheck"
 #define TRUNCATE_TRIGGER	"zz_lease_lock_guard_truncate"
 
 #define EVENT_INSERT	0x1
@@ -47,13 +46,14 @@ PG_FUNCTION_INFO_V1(ll_unguard);
 #define EVENT_DELETE	0x4
 #define EVENT_TRUNCATE	0x8
 #define EVENT_ROWS		(EVENT_INSERT | EVENT_UPDATE | EVENT_DELETE)
+#define EVENT_ALL		(EVENT_ROWS | EVENT_TRUNCATE)
 
 /* What to make, once it has been checked. */
 typedef struct GuardSpec
 {
 	const char *call;			/* "fence('...', ...)" */
 	int			events;
-	bool		by_row;			/* even where statement level would do */
+	bool		by_row;			/* what is checked is in the row */
 } GuardSpec;
 
 static int
@@ -90,62 +90,6 @@ parse_events(text *arg)
 	return events;
 }
 
-static const char *
-cannot_guard(Relation rel)
-{
-	if (IsSystemRelation(rel))
-		return "It is a system table.";
-	if (RelationGetNamespace(rel) == get_namespace_oid("lease_lock", true))
-		return "It belongs to lease_lock itself.";
-	switch (rel->rd_rel->relkind)
-	{
-		case RELKIND_RELATION:
-		case RELKIND_PARTITIONED_TABLE:
-			return NULL;
-		case RELKIND_VIEW:
-			return "It is a view; guard the tables under it.";
-		case RELKIND_MATVIEW:
-			return "It is a materialized view, which only REFRESH writes.";
-		case RELKIND_FOREIGN_TABLE:
-			return "It is a foreign table; guard the table on the server that has the data.";
-		default:
-			return "It is not a table.";
-	}
-}
-
-/* Opens a relation that is to be guarded.  Raises 42809 and 42501. */
-static Relation
-open_target(Oid relid)
-{
-	Relation	rel = try_relation_open(relid, ShareRowExclusiveLock);
-	const char *why;
-
-	if (rel == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
-	why = cannot_guard(rel);
-	if (why)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("cannot guard relation \"%s\"", RelationGetRelationName(rel)),
-				 errdetail_internal("%s", why),
-				 errhint("Guard an ordinary or a partitioned table.")));
-	if (!compat_owns_relation(relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be owner of table %s", RelationGetRelationName(rel)),
-				 errhint("Only a table's owner can guard it.")));
-	return rel;
-}
-
-static char *
-quoted_name(Oid relid)
-{
-	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-									  get_rel_name(relid));
-}
-
 static void
 run(const char *sql)
 {
@@ -177,20 +121,20 @@ drop_trigger(Oid relid, const char *name)
 {
 	if (trigger_enabled(relid, name) == 0)
 		return false;
-	run(psprintf("DROP TRIGGER %s ON %s", name, quoted_name(relid)));
+	run(psprintf("DROP TRIGGER %s ON %s", name, guard_target_name(relid)));
 	return true;
 }
 
 static char *
-events_text(int events)
+events_text(int events, const char *separator)
 {
-	static const char *const names[] = {"INSERT", "UPDATE", "DELETE", "TRUNCATE"};
+	static const char *const names[] = {"insert", "update", "delete", "truncate"};
 	StringInfoData buf;
 
 	initStringInfo(&buf);
 	for (int i = 0; i < lengthof(names); i++)
 		if (events & (1 << i))
-			appendStringInfo(&buf, "%s%s", buf.len ? " OR " : "", names[i]);
+			appendStringInfo(&buf, "%s%s", buf.len ? separator : "", names[i]);
 	return buf.data;
 }
 
@@ -199,18 +143,19 @@ events_text(int events)
  * fires for replicated rows too (ENABLE ALWAYS) goes on doing so.
  */
 static void
-set_trigger(Oid relid, const char *name, int events, bool by_row, const char *call)
+set_trigger(Oid relid, const char *name, const char *timing, int events,
+			const char *level, const char *call)
 {
 	char		enabled = trigger_enabled(relid, name);
-	char	   *target = quoted_name(relid);
+	char	   *target = guard_target_name(relid);
 
 	if (events == 0)
 	{
 		(void) drop_trigger(relid, name);
 		return;
 	}
-	run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION lease_lock.%s",
-				 name, events_text(events), target, by_row ? "ROW" : "STATEMENT", call));
+	run(psprintf("CREATE OR REPLACE TRIGGER %s %s %s ON %s FOR EACH %s EXECUTE FUNCTION lease_lock.%s",
+				 name, timing, events_text(events, " OR "), target, level, call));
 	if (enabled == TRIGGER_FIRES_ALWAYS)
 		run(psprintf("ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %s", target, name));
 }
@@ -226,11 +171,11 @@ make_guard(Oid target, const GuardSpec *spec, Template *template, const char *co
 	ListCell   *cell;
 	bool		by_row = spec->by_row;
 
-	relation_close(open_target(target), NoLock);
+	relation_close(guard_target(target, ShareRowExclusiveLock), NoLock);
 	members = find_all_inheritors(target, ShareRowExclusiveLock, NULL);
 	foreach(cell, members)
 	{
-		Relation	member = open_target(lfirst_oid(cell));
+		Relation	member = guard_target(lfirst_oid(cell), ShareRowExclusiveLock);
 
 		by_row |= member->rd_rel->relkind != RELKIND_RELATION ||
 			member->rd_rel->relispartition || has_superclass(lfirst_oid(cell));
@@ -247,14 +192,21 @@ make_guard(Oid target, const GuardSpec *spec, Template *template, const char *co
 	{
 		Oid			member = lfirst_oid(cell);
 
-		/* A partition gets its row-level trigger from its parent's. */
+		/* A partition gets its row-level triggers from its parent's. */
 		if (member == target || !get_rel_relispartition(member))
-			set_trigger(member, WRITE_TRIGGER, spec->events & EVENT_ROWS, by_row, spec->call);
-		set_trigger(member, TRUNCATE_TRIGGER, spec->events & EVENT_TRUNCATE, false, spec->call);
+		{
+			set_trigger(member, WRITE_TRIGGER, "BEFORE", spec->events & EVENT_ROWS,
+						by_row ? "ROW" : "STATEMENT", spec->call);
+			set_trigger(member, RECHECK_TRIGGER, "AFTER",
+						spec->by_row ? spec->events & (EVENT_INSERT | EVENT_UPDATE) : 0,
+						"ROW WHEN (lease_lock.recheck_due())", spec->call);
+		}
+		set_trigger(member, TRUNCATE_TRIGGER, "BEFORE", spec->events & EVENT_TRUNCATE,
+					"STATEMENT", spec->call);
 	}
 	SPI_finish();
-	audit_write("guard", quoted_name(target), NULL,
-				psprintf("%s on %s", spec->call, events_text(spec->events)), 0);
+	audit_write("guard", guard_target_name(target), NULL,
+				psprintf("%s on %s", spec->call, events_text(spec->events, ",")), 0);
 }
 
 static void
@@ -291,8 +243,11 @@ ll_guard(PG_FUNCTION_ARGS)
 	(void) parse_action(action);
 	spec.events = parse_events(PG_GETARG_TEXT_PP(4));
 	spec.by_row = !template_is_constant(template);
-	spec.call = psprintf("fence(%s, %s, %s)", quote_literal_cstr(source),
-						 quote_literal_cstr(mode), quote_literal_cstr(action));
+	/* The triggers say what was asked for, or the view guards could not. */
+	spec.call = psprintf("fence(%s, %s, %s%s)", quote_literal_cstr(source),
+						 quote_literal_cstr(mode), quote_literal_cstr(action),
+						 spec.events == EVENT_ALL ? "" :
+						 psprintf(", '%s'", events_text(spec.events, ",")));
 	make_guard(PG_GETARG_OID(0), &spec, template, NULL);
 	PG_RETURN_VOID();
 }
@@ -318,7 +273,7 @@ ll_guard_column(PG_FUNCTION_ARGS)
 		source = text_to_cstring(PG_GETARG_TEXT_PP(3));
 		template = template_parse(source, strlen(source));
 	}
-	spec.events = EVENT_ROWS | EVENT_TRUNCATE;
+	spec.events = EVENT_ALL;
 	spec.by_row = true;
 	spec.call = psprintf("fence_column(%s, %s%s%s)", quote_literal_cstr(column),
 						 quote_literal_cstr(action), source ? ", " : "",
@@ -340,17 +295,18 @@ ll_unguard(PG_FUNCTION_ARGS)
 	require_args(fcinfo, 1, names);
 	PreventCommandIfReadOnly("unguard()");
 	target = PG_GETARG_OID(0);
-	relation_close(open_target(target), NoLock);
+	relation_close(guard_target(target, ShareRowExclusiveLock), NoLock);
 	members = find_all_inheritors(target, ShareRowExclusiveLock, NULL);
 	SPI_connect();
 	foreach(cell, members)
 	{
-		relation_close(open_target(lfirst_oid(cell)), NoLock);
+		relation_close(guard_target(lfirst_oid(cell), ShareRowExclusiveLock), NoLock);
 		any |= drop_trigger(lfirst_oid(cell), WRITE_TRIGGER);
+		any |= drop_trigger(lfirst_oid(cell), RECHECK_TRIGGER);
 		any |= drop_trigger(lfirst_oid(cell), TRUNCATE_TRIGGER);
 	}
 	SPI_finish();
 	if (any)
-		audit_write("unguard", quoted_name(target), NULL, NULL, 0);
+		audit_write("unguard", guard_target_name(target), NULL, NULL, 0);
 	PG_RETURN_BOOL(any);
 }

@@ -75,6 +75,7 @@ extern int64 wait_arg(const Interval *arg);
 extern int64 idle_arg(const Interval *arg);
 extern Interval *usecs_interval(int64 usecs);
 extern char *usecs_text(int64 usecs);
+extern char *reason_arg(text *arg);
 extern void argument_is_null(const char *what);
 
 /* --------------------------------------------------------------- locks.c */
@@ -119,6 +120,7 @@ typedef enum OwnRelation
 	REL_PLACE_SEQ,
 	REL_PLACE,
 	REL_AUDIT,
+	REL_RIGHT,
 	N_OWN_RELATIONS
 } OwnRelation;
 
@@ -226,6 +228,16 @@ enum
 	PLACE_SEQUENCE,
 	PLACE_REASON,
 	PLACE_NATTS = PLACE_REASON
+};
+
+enum
+{
+	RIGHT_PATTERN = 1,
+	RIGHT_ROLE,
+	RIGHT_PRIVILEGE,
+	RIGHT_ALLOWED_BY,
+	RIGHT_ALLOWED_AT,
+	RIGHT_NATTS = RIGHT_ALLOWED_AT
 };
 
 /* Why a lease ended before its time; NOT_ENDED is a NULL ended_by. */
@@ -451,10 +463,14 @@ typedef struct Presented
 		int64		token;		/* the presented one; 0: none */
 		int64		held;		/* passed as 'held' in this transaction */
 		int64		newest;		/* passed as 'newest' in this transaction */
+		bool		bypassed;	/* locked for writes past its guards */
 		bool		explicitly; /* by present(), not by a grant */
 		int			level;		/* nesting level that set all this */
 	}			value;
 } Presented;
+
+/* A trigger ran between a check and its write, which is to be checked again. */
+extern bool recheck_due;
 
 extern void presented_init(void);
 extern Presented *presented_find(const LeaseName *name);
@@ -466,6 +482,16 @@ extern bool presented_more_grants(void);
 extern void presented_forget_checks(const LeaseName *name);
 extern int64 presented_highest(void);
 extern char *presented_list(void);
+
+/* -------------------------------------------------------------- rights.c */
+typedef enum Privilege
+{
+	PRIVILEGE_ACQUIRE,
+	PRIVILEGE_FORCE
+} Privilege;
+
+extern void rights_init(void);
+extern bool require_right(Privilege privilege, text *resource, bool nowait);
 
 /* ------------------------------------------------------- grant.c, renew.c */
 typedef enum Scope
@@ -504,21 +530,63 @@ typedef enum FenceMode
 	MODE_NEWEST
 } FenceMode;
 
-/* Why a token is refused; sqlstate 0 when it is not. */
+/* Why a write is refused. */
 typedef struct Refusal
 {
 	int			sqlstate;
 	char	   *message;
 	char	   *detail;
 	char	   *hint;
+	LeaseName	resource;		/* len 0: no name is known */
+	int64		token;			/* the one carried; 0: none */
+	int64		newest;			/* 0: none is known */
 } Refusal;
 
 extern bool fence_accepts(const LeaseName *name, FenceMode mode, int64 carried,
 						  Refusal *why);
 extern void refuse(int elevel, const Refusal *why, Relation rel);
-extern bool refuse_token(Refusal *why, int sqlstate, char *message, char *detail);
+extern bool refuse_token(Refusal *why, int sqlstate, const LeaseName *name, int64 token,
+						 int64 newest, char *message, char *detail);
+extern void fence_bypass(const LeaseName *name, FenceMode mode);
 extern int64 fence_assert_held(const LeaseName *resource, int64 token);
 extern void check_token_positive(const LeaseName *resource, int64 token);
+
+/* ---------------------------------------------------------- rejections.c */
+typedef enum Reason
+{
+	REASON_STALE,
+	REASON_NO_TOKEN,
+	REASON_NOT_HELD,
+	REASON_UNKNOWN,
+	REASON_NO_NAME,				/* the row's template gives none */
+	REASON_BYPASS				/* counted, not refused */
+} Reason;
+
+typedef enum Action
+{
+	ACTION_ENFORCE,
+	ACTION_WARN,
+	ACTION_BYPASS
+} Action;
+
+typedef enum Statement
+{
+	REJECTED_INSERT,
+	REJECTED_UPDATE,
+	REJECTED_DELETE,
+	REJECTED_TRUNCATE,
+	REJECTED_ASSERT				/* a call of assert_held */
+} Statement;
+
+extern void rejection_record(Oid relid, Statement statement, Action action,
+							 const Refusal *why);
+extern void rejection_count(Oid relid, Reason reason, Action action, TimestampTz now);
+
+/* ------------------------------------------------------ target.c, bypass.c */
+extern Relation guard_target(Oid relid, LOCKMODE mode);
+extern char *guard_target_name(Oid relid);
+extern bool is_bypassed(Oid relid);
+extern void bypass_init(void);
 
 /* ------------------------------------------------------------ template.c */
 typedef struct Template Template;
@@ -527,7 +595,8 @@ extern Template *template_parse(const char *text, int len);
 extern bool template_is_constant(const Template *t);
 extern const LeaseName *template_constant(const Template *t);
 extern void template_bind(Template *t, Relation rel);
-extern LeaseName template_render(const Template *t, HeapTuple tuple, TupleDesc desc);
+extern bool template_render(const Template *t, HeapTuple tuple, TupleDesc desc,
+							LeaseName *name, Refusal *why);
 
 /* ------------------------------------------------------- fence_trigger.c */
 extern FenceMode parse_mode(const char *mode);

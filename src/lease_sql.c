@@ -97,6 +97,7 @@ ll_acquire(PG_FUNCTION_ARGS)
 	GrantRequest req = get_request(fcinfo, 4);
 	int64		wait_usecs = wait_arg(get_interval(fcinfo, 3));
 
+	(void) require_right(PRIVILEGE_ACQUIRE, PG_GETARG_TEXT_PP(0), false);
 	PG_RETURN_INT64(lease_grant(&req, wait_usecs));
 }
 
@@ -105,8 +106,10 @@ Datum
 ll_try_acquire(PG_FUNCTION_ARGS)
 {
 	GrantRequest req = get_request(fcinfo, 3);
-	int64		token = lease_try_grant(&req);
+	int64		token = 0;
 
+	if (require_right(PRIVILEGE_ACQUIRE, PG_GETARG_TEXT_PP(0), true))
+		token = lease_try_grant(&req);
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);

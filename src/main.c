@@ -87,6 +87,8 @@ _PG_init(void)
 	shared_init();
 	relations_init();
 	presented_init();
+	bypass_init();
+	rights_init();
 	commit_init();
 	line_init();
 	session_init();

@@ -54,6 +54,8 @@ static int	n_undo = 0;
 static int	max_undo = 0;
 static int	grants_entered = 0;
 
+bool		recheck_due = false;
+
 /* The entry of a name, or NULL. */
 Presented *
 presented_find(const LeaseName *name)
@@ -257,6 +259,7 @@ forget_transaction(void)
 	undo = NULL;
 	n_undo = max_undo = 0;
 	grants_entered = 0;
+	recheck_due = false;
 	own_relations_at_end();
 }
 

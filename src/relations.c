@@ -41,6 +41,7 @@ static struct
 	[REL_PLACE_SEQ] = {"place_seq"},
 	[REL_PLACE] = {"place", .natts = PLACE_NATTS},
 	[REL_AUDIT] = {"audit", .natts = AUDIT_NATTS},
+	[REL_RIGHT] = {"permission", .natts = RIGHT_NATTS},
 };
 
 static const struct
@@ -151,7 +152,7 @@ own_relations_wait(void)
 	{
 		Oid			oid = own[i].oid;
 
-		if (i == REL_AUDIT || !OidIsValid(oid))
+		if (i == REL_AUDIT || i == REL_RIGHT || !OidIsValid(oid))
 			continue;
 		LockRelationOid(oid, RowExclusiveLock);
 		UnlockRelationOid(oid, RowExclusiveLock);

@@ -28,7 +28,7 @@
 #include "shared.h"
 
 /* Raise it with every change of what is shared, of whatever file. */
-#define SHARED_LAYOUT	1
+#define SHARED_LAYOUT	2
 
 /*
  * The struct's size is the same in every layout, or ShmemInitStruct objects.
@@ -159,8 +159,10 @@ make_or_attach(void)
 		line_make(a, ctl);
 		named_make(a, ctl);
 		stats_make(a, ctl);
+		rejections_make(a, ctl);
 		named_attach(a, ctl);
 		stats_attach(a, ctl);
+		rejections_attach(a, ctl);
 		/* Pinned last: until then an error takes all of it away. */
 		dsa_pin(a);
 		ctl->area = dsa_get_handle(a);
@@ -171,6 +173,7 @@ make_or_attach(void)
 		a = dsa_attach(ctl->area);
 		named_attach(a, ctl);
 		stats_attach(a, ctl);
+		rejections_attach(a, ctl);
 	}
 	line_attach(a, ctl);
 	dsa_pin_mapping(a);

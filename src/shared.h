@@ -20,6 +20,9 @@ typedef struct SharedCtl
 	dsa_pointer line;			/* line.c */
 	dshash_table_handle named;	/* named_list.c */
 	dshash_table_handle stats;	/* stats.c */
+	dshash_table_handle rings;	/* rejections.c, with the next two */
+	dshash_table_handle rejection_counts;
+	pg_atomic_uint32 n_rejection_counts;
 	pg_atomic_uint32 n_waiting; /* backends in any line of any database */
 } SharedCtl;
 
@@ -34,5 +37,7 @@ extern void named_make(dsa_area *area, SharedCtl *ctl);
 extern void named_attach(dsa_area *area, SharedCtl *ctl);
 extern void stats_make(dsa_area *area, SharedCtl *ctl);
 extern void stats_attach(dsa_area *area, SharedCtl *ctl);
+extern void rejections_make(dsa_area *area, SharedCtl *ctl);
+extern void rejections_attach(dsa_area *area, SharedCtl *ctl);
 
 #endif							/* LEASE_LOCK_SHARED_H */

@@ -296,16 +296,20 @@ append_value(StringInfo buf, Oid type, Datum value)
 
 /*
  * The name that a row has, in palloc'd bytes.  The template must be bound to
- * the row's relation.  Raises 22004 for a NULL column, and 22023 for a name
- * that is not 1 to MAX_NAME_BYTES long.
+ * the row's relation.  False, with the reason, when it has none: 22004 for a
+ * NULL column, 22023 for a name that is not 1 to MAX_NAME_BYTES long.
  */
-LeaseName
-template_render(const Template *t, HeapTuple tuple, TupleDesc desc)
+bool
+template_render(const Template *t, HeapTuple tuple, TupleDesc desc,
+				LeaseName *name, Refusal *why)
 {
 	StringInfoData buf;
 
 	if (t->constant)
-		return t->name;
+	{
+		*name = t->name;
+		return true;
+	}
 	initStringInfo(&buf);
 	for (int i = 0; i < t->n_segments; i++)
 	{
@@ -320,18 +324,25 @@ template_render(const Template *t, HeapTuple tuple, TupleDesc desc)
 		}
 		value = heap_getattr(tuple, s->attnum, desc, &isnull);
 		if (isnull)
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("column \"%s\" of resource template \"%s\" is null", s->text, t->source),
-					 errdetail("A row whose resource has no name cannot be guarded."),
-					 errhint("Declare the column NOT NULL, or choose another template.")));
+		{
+			(void) refuse_token(why, ERRCODE_NULL_VALUE_NOT_ALLOWED, NULL, 0, 0,
+								psprintf("column \"%s\" of resource template \"%s\" is null",
+										 s->text, t->source),
+								pstrdup("A row whose resource has no name cannot be guarded."));
+			why->hint = "Declare the column NOT NULL, or choose another template.";
+			return false;
+		}
 		append_value(&buf, s->type, value);
 	}
 	if (buf.len == 0 || buf.len > MAX_NAME_BYTES)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("resource template \"%s\" gives a name of %d bytes", t->source, buf.len),
-				 errdetail("A resource's name has 1 to %d bytes.", MAX_NAME_BYTES),
-				 errhint("Choose columns with shorter values.")));
-	return make_name(buf.data, buf.len);
+	{
+		(void) refuse_token(why, ERRCODE_INVALID_PARAMETER_VALUE, NULL, 0, 0,
+							psprintf("resource template \"%s\" gives a name of %d bytes",
+									 t->source, buf.len),
+							psprintf("A resource's name has 1 to %d bytes.", MAX_NAME_BYTES));
+		why->hint = "Choose columns with shorter values.";
+		return false;
+	}
+	*name = make_name(buf.data, buf.len);
+	return true;
 }
