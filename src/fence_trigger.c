@@ -24,6 +24,7 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/varlena.h"
 
 #include "lease_lock.h"
 
@@ -69,6 +70,41 @@ parse_action(const char *action)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid fencing action \"%s\"", action),
 			 errhint("Use 'enforce' or 'warn'.")));
+}
+
+/* A list of events as bits, not empty; raises 22023. */
+int
+parse_events(const char *events)
+{
+	static const char *hint = "List some of insert, update, delete and truncate, separated by commas.";
+	List	   *names;
+	ListCell   *cell;
+	int			bits = 0;
+
+	if (!SplitIdentifierString(pstrdup(events), ',', &names) || names == NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid list of events \"%s\"", events),
+				 errhint("%s", hint)));
+	foreach(cell, names)
+	{
+		const char *name = lfirst(cell);
+
+		if (strcmp(name, "insert") == 0)
+			bits |= EVENT_INSERT;
+		else if (strcmp(name, "update") == 0)
+			bits |= EVENT_UPDATE;
+		else if (strcmp(name, "delete") == 0)
+			bits |= EVENT_DELETE;
+		else if (strcmp(name, "truncate") == 0)
+			bits |= EVENT_TRUNCATE;
+		else
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid event \"%s\"", name),
+					 errhint("%s", hint)));
+	}
+	return bits;
 }
 
 static void
@@ -286,6 +322,8 @@ ll_fence(PG_FUNCTION_ARGS)
 		guard->template = template_parse(trigger->tgargs[0], strlen(trigger->tgargs[0]));
 		guard->mode = parse_mode(trigger->tgnargs > 1 ? trigger->tgargs[1] : "held");
 		guard->enforce = parse_action(trigger->tgnargs > 2 ? trigger->tgargs[2] : "enforce");
+		if (trigger->tgnargs > 3)
+			(void) parse_events(trigger->tgargs[3]);
 		/* Nothing in a row matters to a constant name. */
 		if (template_is_constant(guard->template))
 			guard->changed_later = false;

@@ -28,7 +28,6 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/varlena.h"
 
 #include "compat.h"
 #include "lease_lock.h"
@@ -41,13 +40,6 @@ PG_FUNCTION_INFO_V1(ll_unguard);
 #define RECHECK_TRIGGER		"zz_lease_lock_guard_recheck"
 #define TRUNCATE_TRIGGER	"zz_lease_lock_guard_truncate"
 
-#define EVENT_INSERT	0x1
-#define EVENT_UPDATE	0x2
-#define EVENT_DELETE	0x4
-#define EVENT_TRUNCATE	0x8
-#define EVENT_ROWS		(EVENT_INSERT | EVENT_UPDATE | EVENT_DELETE)
-#define EVENT_ALL		(EVENT_ROWS | EVENT_TRUNCATE)
-
 /* What to make, once it has been checked. */
 typedef struct GuardSpec
 {
@@ -55,40 +47,6 @@ typedef struct GuardSpec
 	int			events;
 	bool		by_row;			/* what is checked is in the row */
 } GuardSpec;
-
-static int
-parse_events(text *arg)
-{
-	char	   *copy = text_to_cstring(arg);
-	List	   *names;
-	ListCell   *cell;
-	int			events = 0;
-
-	if (!SplitIdentifierString(copy, ',', &names) || names == NIL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid list of events \"%s\"", text_to_cstring(arg)),
-				 errhint("List some of insert, update, delete and truncate, separated by commas.")));
-	foreach(cell, names)
-	{
-		const char *name = lfirst(cell);
-
-		if (strcmp(name, "insert") == 0)
-			events |= EVENT_INSERT;
-		else if (strcmp(name, "update") == 0)
-			events |= EVENT_UPDATE;
-		else if (strcmp(name, "delete") == 0)
-			events |= EVENT_DELETE;
-		else if (strcmp(name, "truncate") == 0)
-			events |= EVENT_TRUNCATE;
-		else
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid event \"%s\"", name),
-					 errhint("List some of insert, update, delete and truncate, separated by commas.")));
-	}
-	return events;
-}
 
 static void
 run(const char *sql)
@@ -241,7 +199,7 @@ ll_guard(PG_FUNCTION_ARGS)
 	template = template_parse(source, strlen(source));
 	(void) parse_mode(mode);
 	(void) parse_action(action);
-	spec.events = parse_events(PG_GETARG_TEXT_PP(4));
+	spec.events = parse_events(text_to_cstring(PG_GETARG_TEXT_PP(4)));
 	spec.by_row = !template_is_constant(template);
 	/* The triggers say what was asked for, or the view guards could not. */
 	spec.call = psprintf("fence(%s, %s, %s%s)", quote_literal_cstr(source),

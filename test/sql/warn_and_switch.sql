@@ -52,7 +52,7 @@ truncate t_row;
 \set VERBOSITY sqlstate
 insert into t values (1, 0);
 \set VERBOSITY terse
--- What cannot be named is an error all the same.
+-- What cannot be named passes as well.
 insert into t_row values (1, null);
 
 -- 2. Switched in place: the same trigger, with other arguments.
