@@ -20,6 +20,7 @@ OBJS = \
 	src/grant_wait.o \
 	src/guard.o \
 	src/guard_check.o \
+	src/history.o \
 	src/lease_sql.o \
 	src/line.o \
 	src/locks.o \
@@ -37,6 +38,8 @@ OBJS = \
 	src/session.o \
 	src/shared.o \
 	src/stats.o \
+	src/stats_file.o \
+	src/stats_sql.o \
 	src/target.o \
 	src/template.o \
 	src/token.o \

@@ -25,7 +25,9 @@ CREATE TABLE lease_lock.lease (
   grant_xid xid8 NOT NULL,
   backend_start timestamptz NOT NULL,
   pid integer NOT NULL,
+  renewals integer NOT NULL,
   ttl interval NOT NULL,
+  longest_gap bigint NOT NULL,
   resource text COLLATE pg_catalog."C" NOT NULL CONSTRAINT lease_pkey PRIMARY KEY,
   owner text COLLATE pg_catalog."C" NOT NULL,
   role text NOT NULL,
@@ -53,6 +55,8 @@ COMMENT ON COLUMN lease_lock.lease.version IS 'The fencing token of the newest g
 COMMENT ON COLUMN lease_lock.lease.expire_at IS 'When the lease ends unless it is renewed, by the server''s clock.';
 COMMENT ON COLUMN lease_lock.lease.acquired_at IS 'When the newest grant was made.';
 COMMENT ON COLUMN lease_lock.lease.renewed_at IS 'When it was last renewed; at first when it was acquired.';
+COMMENT ON COLUMN lease_lock.lease.renewals IS 'How often the newest grant was renewed.';
+COMMENT ON COLUMN lease_lock.lease.longest_gap IS 'The longest time from the grant or a renewal to the next renewal, in microseconds.';
 COMMENT ON COLUMN lease_lock.lease.ended_at IS 'When it was released; NULL while it was not.';
 COMMENT ON COLUMN lease_lock.lease.ended_by IS 'released, forced, or transaction (scope transaction: ends with its own); NULL while it was not ended by a call.';
 COMMENT ON COLUMN lease_lock.lease.free_at IS 'Until when nobody is granted after a release with a cooldown.';
@@ -99,7 +103,7 @@ COMMENT ON TABLE lease_lock.audit IS 'Every administrator''s act, and every evic
 COMMENT ON COLUMN lease_lock.audit.at IS 'When.';
 COMMENT ON COLUMN lease_lock.audit.role IS 'As which role (current_user).';
 COMMENT ON COLUMN lease_lock.audit.session_role IS 'Logged in as which role (session_user).';
-COMMENT ON COLUMN lease_lock.audit.action IS 'force_release, evict, prune, raise_token, forget_fence, guard, unguard, bypass, allow or disallow.';
+COMMENT ON COLUMN lease_lock.audit.action IS 'force_release, evict, prune, prune_history, raise_token, forget_fence, guard, unguard, bypass, allow or disallow.';
 COMMENT ON COLUMN lease_lock.audit.object IS 'The resource or the table that it was about.';
 COMMENT ON COLUMN lease_lock.audit.reason IS 'Why, in the administrator''s words; NULL where none is asked for.';
 COMMENT ON COLUMN lease_lock.audit.detail IS 'What was done.';
@@ -121,6 +125,43 @@ COMMENT ON COLUMN lease_lock.permission.allowed_by IS 'The role that called allo
 COMMENT ON COLUMN lease_lock.permission.allowed_at IS 'When.';
 REVOKE ALL ON TABLE lease_lock.permission FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('lease_lock.permission', '');
+
+-- Rows come in the order of ended_at, which BRIN keeps in a few pages.
+CREATE TABLE lease_lock.history (
+  token bigint NOT NULL,
+  resource text COLLATE pg_catalog."C" NOT NULL,
+  owner text COLLATE pg_catalog."C" NOT NULL,
+  role text NOT NULL,
+  application_name text,
+  client_addr inet,
+  scope text NOT NULL,
+  payload jsonb,
+  granted_at timestamptz NOT NULL,
+  ended_at timestamptz NOT NULL,
+  ended_by text NOT NULL,
+  renewals integer NOT NULL,
+  longest_gap interval
+) USING heap;
+CREATE INDEX history_resource ON lease_lock.history USING btree (resource, granted_at);
+CREATE INDEX history_ended_at ON lease_lock.history USING brin (ended_at) WITH (pages_per_range = 16, autosummarize = on);
+COMMENT ON INDEX lease_lock.history_resource IS 'For holder_at and overlaps.';
+COMMENT ON INDEX lease_lock.history_ended_at IS 'For prune_history.';
+COMMENT ON TABLE lease_lock.history IS 'One row for every grant that has ended while lease_lock.history was on.';
+COMMENT ON COLUMN lease_lock.history.token IS 'The fencing token of the grant.';
+COMMENT ON COLUMN lease_lock.history.resource IS 'The name that it was on.';
+COMMENT ON COLUMN lease_lock.history.owner IS 'Who had acquired it, in its own words.';
+COMMENT ON COLUMN lease_lock.history.role IS 'The role that acquired it.';
+COMMENT ON COLUMN lease_lock.history.application_name IS 'The application_name of the session that acquired it.';
+COMMENT ON COLUMN lease_lock.history.client_addr IS 'The address of the client that acquired it; NULL over a Unix socket.';
+COMMENT ON COLUMN lease_lock.history.scope IS 'lease, session or transaction.';
+COMMENT ON COLUMN lease_lock.history.payload IS 'What the caller of acquire wanted others to know.';
+COMMENT ON COLUMN lease_lock.history.granted_at IS 'When it was granted.';
+COMMENT ON COLUMN lease_lock.history.ended_at IS 'When it ended: the release, the expiry, or where neither came before, the moment when it was found to have ended. For scope transaction the grant: when the transaction ended is not known.';
+COMMENT ON COLUMN lease_lock.history.ended_by IS 'released; expired (never released, and taken over or pruned later); reacquired by its owner; forced; session gone; or transaction.';
+COMMENT ON COLUMN lease_lock.history.renewals IS 'How often it was renewed.';
+COMMENT ON COLUMN lease_lock.history.longest_gap IS 'The longest time from the grant or a renewal to the next renewal; NULL without one.';
+REVOKE ALL ON TABLE lease_lock.history FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('lease_lock.history', '');
 
 CREATE SEQUENCE lease_lock.token_seq AS bigint NO CYCLE;
 COMMENT ON SEQUENCE lease_lock.token_seq IS 'The newest fencing token.';
@@ -541,37 +582,6 @@ COMMENT ON COLUMN lease_lock.rights.role_exists IS 'False where the role has gon
 REVOKE ALL ON TABLE lease_lock.rights FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.rights TO PUBLIC;
 
-CREATE FUNCTION lease_lock.holders_data(OUT resource text, OUT owner text, OUT token bigint,
-    OUT expire_at timestamptz, OUT remaining interval, OUT held_for interval, OUT scope text,
-    OUT state text, OUT waiters integer, OUT payload jsonb, OUT role text,
-    OUT application_name text, OUT client_addr inet, OUT pid integer, OUT grant_pid integer)
-  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
-  AS 'MODULE_PATHNAME', 'll_holders';
-COMMENT ON FUNCTION lease_lock.holders_data() IS 'Behind the view lease_lock.holders.';
-
-CREATE VIEW lease_lock.holders AS
-  SELECT h.resource, h.owner, h.token, h.expire_at, h.remaining, h.held_for, h.scope, h.state,
-         h.waiters, h.payload, h.role, h.application_name, h.client_addr, h.pid, h.grant_pid
-  FROM lease_lock.holders_data() AS h;
-COMMENT ON VIEW lease_lock.holders IS 'Who holds what: leases that were not released, at their latest state.';
-COMMENT ON COLUMN lease_lock.holders.resource IS 'The name that the lease is on.';
-COMMENT ON COLUMN lease_lock.holders.owner IS 'Who acquired it, in its own words.';
-COMMENT ON COLUMN lease_lock.holders.token IS 'The fencing token of the grant.';
-COMMENT ON COLUMN lease_lock.holders.expire_at IS 'When it ends unless it is renewed.';
-COMMENT ON COLUMN lease_lock.holders.remaining IS 'Time until then; zero when it has expired.';
-COMMENT ON COLUMN lease_lock.holders.held_for IS 'Time since it was acquired.';
-COMMENT ON COLUMN lease_lock.holders.scope IS 'What else ends it: nothing (lease), the end of its session or of its transaction.';
-COMMENT ON COLUMN lease_lock.holders.state IS 'held; expired (and taken by nobody yet); uncommitted or prepared (granted by a transaction that is still open).';
-COMMENT ON COLUMN lease_lock.holders.waiters IS 'How many backends wait in acquire for this name.';
-COMMENT ON COLUMN lease_lock.holders.payload IS 'What the holder wanted others to know; NULL for other roles'' without pg_read_all_stats.';
-COMMENT ON COLUMN lease_lock.holders.role IS 'The role that acquired it.';
-COMMENT ON COLUMN lease_lock.holders.application_name IS 'Of the session that acquired it; NULL for other roles'' without pg_read_all_stats.';
-COMMENT ON COLUMN lease_lock.holders.client_addr IS 'Of the session that acquired it; NULL for other roles'' without pg_read_all_stats.';
-COMMENT ON COLUMN lease_lock.holders.pid IS 'The backend whose end would end the lease; NULL where there is none.';
-COMMENT ON COLUMN lease_lock.holders.grant_pid IS 'The backend that acquired it; it may have gone, and its pid may be another''s by now.';
-REVOKE ALL ON TABLE lease_lock.holders FROM PUBLIC;
-GRANT SELECT ON TABLE lease_lock.holders TO PUBLIC;
-
 CREATE FUNCTION lease_lock.fences_data(OUT name text, OUT highest bigint, OUT mode text,
     OUT accepted_at timestamptz, OUT accepted_by text)
   RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
@@ -671,18 +681,345 @@ COMMENT ON COLUMN lease_lock.token_state.jump_reason IS 'What had changed.';
 REVOKE ALL ON TABLE lease_lock.token_state FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.token_state TO PUBLIC;
 
-CREATE FUNCTION lease_lock.stats_data(OUT evictions bigint, OUT deadlocks bigint)
+CREATE FUNCTION lease_lock.holders_data(ended boolean, OUT resource text, OUT owner text, OUT token bigint,
+    OUT expire_at timestamptz, OUT remaining interval, OUT held_for interval, OUT scope text,
+    OUT state text, OUT waiters integer, OUT payload jsonb, OUT role text,
+    OUT application_name text, OUT client_addr inet, OUT pid integer, OUT grant_pid integer,
+    OUT backend_start timestamptz, OUT acquired_at timestamptz, OUT renewed_at timestamptz,
+    OUT renewals integer, OUT ttl interval, OUT session_gone boolean)
+  RETURNS SETOF record LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE COST 100 ROWS 100
+  AS 'MODULE_PATHNAME', 'll_holders';
+COMMENT ON FUNCTION lease_lock.holders_data(boolean) IS 'Behind the view lease_lock.holders; with ended, leases that a call has ended as well.';
+
+CREATE FUNCTION lease_lock.stats_data(OUT since timestamptz,
+    OUT grants bigint, OUT takeovers bigint, OUT reacquired bigint, OUT timeouts bigint, OUT busy bigint,
+    OUT renewals bigint, OUT renewals_late bigint, OUT renewals_failed bigint,
+    OUT releases bigint, OUT releases_failed bigint, OUT expired bigint, OUT forced bigint, OUT sessions_died bigint,
+    OUT guarded_writes bigint, OUT refused_stale bigint, OUT refused_no_token bigint, OUT refused_not_held bigint,
+    OUT refused_unknown bigint, OUT refused_no_name bigint, OUT warned bigint, OUT evictions bigint, OUT deadlocks bigint,
+    OUT renewal_margin double precision, OUT renewal_margin_least double precision,
+    OUT last_renewal timestamptz, OUT last_write timestamptz,
+    OUT waits bigint, OUT wait_total interval, OUT wait_p50 interval, OUT wait_p95 interval, OUT wait_p99 interval, OUT wait_max interval,
+    OUT holds bigint, OUT hold_total interval, OUT hold_p50 interval, OUT hold_p95 interval, OUT hold_p99 interval, OUT hold_max interval)
   RETURNS record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100
   AS 'MODULE_PATHNAME', 'll_stats';
 COMMENT ON FUNCTION lease_lock.stats_data() IS 'Behind the view lease_lock.stats.';
 
 CREATE VIEW lease_lock.stats AS
-  SELECT s.evictions, s.deadlocks FROM lease_lock.stats_data() AS s;
-COMMENT ON VIEW lease_lock.stats IS 'Counters of this database since the server''s start; rollbacks do not undo them.';
+  SELECT s.since, s.grants, s.takeovers, s.reacquired, s.timeouts, s.busy, s.renewals, s.renewals_late,
+         s.renewals_failed, s.releases, s.releases_failed, s.expired, s.forced, s.sessions_died, s.guarded_writes,
+         s.refused_stale, s.refused_no_token, s.refused_not_held, s.refused_unknown, s.refused_no_name, s.warned,
+         s.evictions, s.deadlocks, s.renewal_margin, s.renewal_margin_least, s.last_renewal, s.last_write, s.waits,
+         s.wait_total, s.wait_p50, s.wait_p95, s.wait_p99, s.wait_max, s.holds, s.hold_total, s.hold_p50, s.hold_p95,
+         s.hold_p99, s.hold_max,
+         s.grants::double precision / nullif(s.grants + s.timeouts + s.busy, 0) AS acquire_success,
+         (SELECT count(*) FROM lease_lock.holders_data(false) AS h WHERE h.state = 'held') AS holders,
+         (SELECT count(*) FROM lease_lock.waiters_data() AS w) AS waiters
+  FROM lease_lock.stats_data() AS s;
+COMMENT ON VIEW lease_lock.stats IS 'What was done with leases in this database; rollbacks do not undo it, and a clean restart keeps it. All NULL where the server had no shared memory left.';
+COMMENT ON COLUMN lease_lock.stats.since IS 'Since when it is counted.';
+COMMENT ON COLUMN lease_lock.stats.grants IS 'Leases granted, with takeovers and those re-acquired, whatever became of the transaction.';
+COMMENT ON COLUMN lease_lock.stats.takeovers IS '... of a lease that had expired, or lost its session, and was never released.';
+COMMENT ON COLUMN lease_lock.stats.reacquired IS '... by the owner that still held it.';
+COMMENT ON COLUMN lease_lock.stats.timeouts IS 'Calls of acquire that gave up with 55P03.';
+COMMENT ON COLUMN lease_lock.stats.busy IS 'Calls of try_acquire that returned NULL.';
+COMMENT ON COLUMN lease_lock.stats.renewals IS 'Leases renewed.';
+COMMENT ON COLUMN lease_lock.stats.renewals_late IS '... with less than a fifth of the TTL left.';
+COMMENT ON COLUMN lease_lock.stats.renewals_failed IS 'Calls of renew that returned NULL.';
+COMMENT ON COLUMN lease_lock.stats.releases IS 'Leases released.';
+COMMENT ON COLUMN lease_lock.stats.releases_failed IS 'Calls of release that returned false.';
+COMMENT ON COLUMN lease_lock.stats.expired IS 'Leases found to have expired without a release, by whoever took over, forced or pruned.';
+COMMENT ON COLUMN lease_lock.stats.forced IS 'Leases ended by force_release.';
+COMMENT ON COLUMN lease_lock.stats.sessions_died IS 'Leases of scope session found to have ended with their session.';
+COMMENT ON COLUMN lease_lock.stats.guarded_writes IS 'Guards passed, once a transaction and name.';
+COMMENT ON COLUMN lease_lock.stats.refused_stale IS 'Writes (and assert_held) refused with LL001.';
+COMMENT ON COLUMN lease_lock.stats.refused_no_token IS '... with LL002.';
+COMMENT ON COLUMN lease_lock.stats.refused_not_held IS '... with LL003.';
+COMMENT ON COLUMN lease_lock.stats.refused_unknown IS '... with LL004.';
+COMMENT ON COLUMN lease_lock.stats.refused_no_name IS '... because the row gives its template no name.';
+COMMENT ON COLUMN lease_lock.stats.warned IS 'Writes that passed with a warning, of guards that only warn.';
 COMMENT ON COLUMN lease_lock.stats.evictions IS 'Transactions that were ended, or told to end, because they kept an expired lease from being granted.';
 COMMENT ON COLUMN lease_lock.stats.deadlocks IS 'Deadlocks through leases that were broken by 40P01.';
+COMMENT ON COLUMN lease_lock.stats.renewal_margin IS 'How much of the TTL was left at a renewal, on average, from 0 to 1.';
+COMMENT ON COLUMN lease_lock.stats.renewal_margin_least IS '... at the least.';
+COMMENT ON COLUMN lease_lock.stats.last_renewal IS 'When a lease was last renewed.';
+COMMENT ON COLUMN lease_lock.stats.last_write IS 'When a guarded write last passed.';
+COMMENT ON COLUMN lease_lock.stats.waits IS 'Calls of acquire that were granted or gave up: those whose wait is measured, however short.';
+COMMENT ON COLUMN lease_lock.stats.wait_total IS 'Time waited by all of them.';
+COMMENT ON COLUMN lease_lock.stats.wait_p50 IS 'The wait that half of them did not exceed; off by an eighth at most, like the next ones.';
+COMMENT ON COLUMN lease_lock.stats.wait_p95 IS '... that 95 of 100 did not exceed.';
+COMMENT ON COLUMN lease_lock.stats.wait_p99 IS '... that 99 of 100 did not exceed.';
+COMMENT ON COLUMN lease_lock.stats.wait_max IS 'The longest wait.';
+COMMENT ON COLUMN lease_lock.stats.holds IS 'Leases whose hold, from grant to release, is measured.';
+COMMENT ON COLUMN lease_lock.stats.hold_total IS 'Time held by all of them.';
+COMMENT ON COLUMN lease_lock.stats.hold_p50 IS 'The hold that half of them did not exceed.';
+COMMENT ON COLUMN lease_lock.stats.hold_p95 IS '... that 95 of 100 did not exceed.';
+COMMENT ON COLUMN lease_lock.stats.hold_p99 IS '... that 99 of 100 did not exceed.';
+COMMENT ON COLUMN lease_lock.stats.hold_max IS 'The longest hold.';
+COMMENT ON COLUMN lease_lock.stats.acquire_success IS 'Grants as a part of all calls of acquire and try_acquire, from 0 to 1.';
+COMMENT ON COLUMN lease_lock.stats.holders IS 'Leases in force now.';
+COMMENT ON COLUMN lease_lock.stats.waiters IS 'Backends that wait in acquire now.';
 REVOKE ALL ON TABLE lease_lock.stats FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.stats TO PUBLIC;
+
+CREATE FUNCTION lease_lock.resource_stats_data(OUT resource text, OUT since timestamptz,
+    OUT grants bigint, OUT takeovers bigint, OUT reacquired bigint, OUT timeouts bigint, OUT busy bigint,
+    OUT renewals bigint, OUT renewals_late bigint, OUT renewals_failed bigint,
+    OUT releases bigint, OUT releases_failed bigint, OUT expired bigint, OUT forced bigint, OUT sessions_died bigint,
+    OUT guarded_writes bigint, OUT refused_stale bigint, OUT refused_no_token bigint, OUT refused_not_held bigint,
+    OUT refused_unknown bigint, OUT refused_no_name bigint, OUT warned bigint, OUT evictions bigint, OUT deadlocks bigint,
+    OUT renewal_margin double precision, OUT renewal_margin_least double precision,
+    OUT last_renewal timestamptz, OUT last_write timestamptz,
+    OUT waits bigint, OUT wait_total interval, OUT wait_p50 interval, OUT wait_p95 interval, OUT wait_p99 interval, OUT wait_max interval,
+    OUT holds bigint, OUT hold_total interval, OUT hold_p50 interval, OUT hold_p95 interval, OUT hold_p99 interval, OUT hold_max interval)
+  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
+  AS 'MODULE_PATHNAME', 'll_resource_stats';
+COMMENT ON FUNCTION lease_lock.resource_stats_data() IS 'Behind the view lease_lock.resource_stats.';
+
+CREATE VIEW lease_lock.resource_stats AS
+  SELECT s.resource, s.since, s.grants, s.takeovers, s.reacquired, s.timeouts, s.busy, s.renewals, s.renewals_late,
+         s.renewals_failed, s.releases, s.releases_failed, s.expired, s.forced, s.sessions_died, s.guarded_writes,
+         s.refused_stale, s.refused_no_token, s.refused_not_held, s.refused_unknown, s.refused_no_name, s.warned,
+         s.evictions, s.deadlocks, s.renewal_margin, s.renewal_margin_least, s.last_renewal, s.last_write, s.waits,
+         s.wait_total, s.wait_p50, s.wait_p95, s.wait_p99, s.wait_max, s.holds, s.hold_total, s.hold_p50, s.hold_p95,
+         s.hold_p99, s.hold_max,
+         s.grants::double precision / nullif(s.grants + s.timeouts + s.busy, 0) AS acquire_success
+  FROM lease_lock.resource_stats_data() AS s;
+COMMENT ON VIEW lease_lock.resource_stats IS 'The same for each of the busiest resources, as many as lease_lock.track_resources says.';
+COMMENT ON COLUMN lease_lock.resource_stats.resource IS 'The name.';
+COMMENT ON COLUMN lease_lock.resource_stats.since IS 'Since when it is counted.';
+COMMENT ON COLUMN lease_lock.resource_stats.grants IS 'Leases granted, with takeovers and those re-acquired, whatever became of the transaction.';
+COMMENT ON COLUMN lease_lock.resource_stats.takeovers IS '... of a lease that had expired, or lost its session, and was never released.';
+COMMENT ON COLUMN lease_lock.resource_stats.reacquired IS '... by the owner that still held it.';
+COMMENT ON COLUMN lease_lock.resource_stats.timeouts IS 'Calls of acquire that gave up with 55P03.';
+COMMENT ON COLUMN lease_lock.resource_stats.busy IS 'Calls of try_acquire that returned NULL.';
+COMMENT ON COLUMN lease_lock.resource_stats.renewals IS 'Leases renewed.';
+COMMENT ON COLUMN lease_lock.resource_stats.renewals_late IS '... with less than a fifth of the TTL left.';
+COMMENT ON COLUMN lease_lock.resource_stats.renewals_failed IS 'Calls of renew that returned NULL.';
+COMMENT ON COLUMN lease_lock.resource_stats.releases IS 'Leases released.';
+COMMENT ON COLUMN lease_lock.resource_stats.releases_failed IS 'Calls of release that returned false.';
+COMMENT ON COLUMN lease_lock.resource_stats.expired IS 'Leases found to have expired without a release, by whoever took over, forced or pruned.';
+COMMENT ON COLUMN lease_lock.resource_stats.forced IS 'Leases ended by force_release.';
+COMMENT ON COLUMN lease_lock.resource_stats.sessions_died IS 'Leases of scope session found to have ended with their session.';
+COMMENT ON COLUMN lease_lock.resource_stats.guarded_writes IS 'Guards passed, once a transaction and name.';
+COMMENT ON COLUMN lease_lock.resource_stats.refused_stale IS 'Writes (and assert_held) refused with LL001.';
+COMMENT ON COLUMN lease_lock.resource_stats.refused_no_token IS '... with LL002.';
+COMMENT ON COLUMN lease_lock.resource_stats.refused_not_held IS '... with LL003.';
+COMMENT ON COLUMN lease_lock.resource_stats.refused_unknown IS '... with LL004.';
+COMMENT ON COLUMN lease_lock.resource_stats.refused_no_name IS '... because the row gives its template no name.';
+COMMENT ON COLUMN lease_lock.resource_stats.warned IS 'Writes that passed with a warning, of guards that only warn.';
+COMMENT ON COLUMN lease_lock.resource_stats.evictions IS 'Transactions that were ended, or told to end, because they kept an expired lease from being granted.';
+COMMENT ON COLUMN lease_lock.resource_stats.deadlocks IS 'Deadlocks through leases that were broken by 40P01.';
+COMMENT ON COLUMN lease_lock.resource_stats.renewal_margin IS 'How much of the TTL was left at a renewal, on average, from 0 to 1.';
+COMMENT ON COLUMN lease_lock.resource_stats.renewal_margin_least IS '... at the least.';
+COMMENT ON COLUMN lease_lock.resource_stats.last_renewal IS 'When a lease was last renewed.';
+COMMENT ON COLUMN lease_lock.resource_stats.last_write IS 'When a guarded write last passed.';
+COMMENT ON COLUMN lease_lock.resource_stats.waits IS 'Calls of acquire that were granted or gave up: those whose wait is measured, however short.';
+COMMENT ON COLUMN lease_lock.resource_stats.wait_total IS 'Time waited by all of them.';
+COMMENT ON COLUMN lease_lock.resource_stats.wait_p50 IS 'The wait that half of them did not exceed; off by an eighth at most, like the next ones.';
+COMMENT ON COLUMN lease_lock.resource_stats.wait_p95 IS '... that 95 of 100 did not exceed.';
+COMMENT ON COLUMN lease_lock.resource_stats.wait_p99 IS '... that 99 of 100 did not exceed.';
+COMMENT ON COLUMN lease_lock.resource_stats.wait_max IS 'The longest wait.';
+COMMENT ON COLUMN lease_lock.resource_stats.holds IS 'Leases whose hold, from grant to release, is measured.';
+COMMENT ON COLUMN lease_lock.resource_stats.hold_total IS 'Time held by all of them.';
+COMMENT ON COLUMN lease_lock.resource_stats.hold_p50 IS 'The hold that half of them did not exceed.';
+COMMENT ON COLUMN lease_lock.resource_stats.hold_p95 IS '... that 95 of 100 did not exceed.';
+COMMENT ON COLUMN lease_lock.resource_stats.hold_p99 IS '... that 99 of 100 did not exceed.';
+COMMENT ON COLUMN lease_lock.resource_stats.hold_max IS 'The longest hold.';
+COMMENT ON COLUMN lease_lock.resource_stats.acquire_success IS 'Grants as a part of all calls of acquire and try_acquire, from 0 to 1.';
+REVOKE ALL ON TABLE lease_lock.resource_stats FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.resource_stats TO PUBLIC;
+
+CREATE FUNCTION lease_lock.histograms_data(OUT kind text, OUT upto interval, OUT count bigint)
+  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 60
+  AS 'MODULE_PATHNAME', 'll_histograms';
+COMMENT ON FUNCTION lease_lock.histograms_data() IS 'Behind the view lease_lock.histograms.';
+
+CREATE VIEW lease_lock.histograms AS
+  SELECT h.kind, h.upto, h.count FROM lease_lock.histograms_data() AS h;
+COMMENT ON VIEW lease_lock.histograms IS 'How the waits and holds of stats are spread.';
+COMMENT ON COLUMN lease_lock.histograms.kind IS 'wait or hold.';
+COMMENT ON COLUMN lease_lock.histograms.upto IS 'How long at most: about a millisecond, then twice as long each time.';
+COMMENT ON COLUMN lease_lock.histograms.count IS 'How many were not longer.';
+REVOKE ALL ON TABLE lease_lock.histograms FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.histograms TO PUBLIC;
+
+CREATE FUNCTION lease_lock.stats_reset()
+  RETURNS void LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_stats_reset';
+COMMENT ON FUNCTION lease_lock.stats_reset() IS
+  'Begins to count anew: empties stats, resource_stats, rejections and rejection_counts of this database.';
+REVOKE ALL ON FUNCTION lease_lock.stats_reset() FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.suggest_ttl(resource text, quantile double precision DEFAULT 0.999, factor double precision DEFAULT 2)
+  RETURNS interval LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_suggest_ttl';
+COMMENT ON FUNCTION lease_lock.suggest_ttl(text, double precision, double precision) IS
+  'A TTL that covers the work: the quantile of the holds measured for that resource, times factor; NULL when fewer than 30 were measured.';
+
+CREATE VIEW lease_lock.holders AS
+  SELECT h.resource, h.owner, h.token, h.expire_at, h.remaining, h.held_for, h.scope, h.state,
+         h.waiters, h.payload, h.role, h.application_name, h.client_addr, h.pid, h.grant_pid,
+         CASE WHEN h.session_gone THEN 'session gone'
+              WHEN h.state = 'expired' THEN 'overdue'
+              WHEN a.state LIKE 'idle in transaction%' THEN 'idle in transaction'
+              WHEN h.remaining < h.ttl / 5 THEN 'expires soon'
+              ELSE 'ok' END AS health,
+         CASE WHEN h.state = 'expired' AND NOT h.session_gone
+              THEN greatest(clock_timestamp() - h.expire_at, interval '0') END AS overdue,
+         h.acquired_at, h.renewed_at, h.renewals, h.ttl, r.last_write,
+         a.wait_event, clock_timestamp() - a.xact_start AS xact_age
+  FROM lease_lock.holders_data(false) AS h
+  LEFT JOIN pg_stat_activity AS a ON a.pid = h.grant_pid AND a.backend_start = h.backend_start
+  LEFT JOIN lease_lock.resource_stats_data() AS r ON r.resource = h.resource COLLATE "C";
+COMMENT ON VIEW lease_lock.holders IS 'Who holds what: leases that were not released, at their latest state.';
+COMMENT ON COLUMN lease_lock.holders.resource IS 'The name that the lease is on.';
+COMMENT ON COLUMN lease_lock.holders.owner IS 'Who acquired it, in its own words.';
+COMMENT ON COLUMN lease_lock.holders.token IS 'The fencing token of the grant.';
+COMMENT ON COLUMN lease_lock.holders.expire_at IS 'When it ends unless it is renewed.';
+COMMENT ON COLUMN lease_lock.holders.remaining IS 'Time until then; zero when it has expired.';
+COMMENT ON COLUMN lease_lock.holders.held_for IS 'Time since it was acquired.';
+COMMENT ON COLUMN lease_lock.holders.scope IS 'What else ends it: nothing (lease), the end of its session or of its transaction.';
+COMMENT ON COLUMN lease_lock.holders.state IS 'held; expired (and taken by nobody yet); uncommitted or prepared (granted by a transaction that is still open).';
+COMMENT ON COLUMN lease_lock.holders.waiters IS 'How many backends wait in acquire for this name.';
+COMMENT ON COLUMN lease_lock.holders.payload IS 'What the holder wanted others to know; NULL for other roles'' without pg_read_all_stats.';
+COMMENT ON COLUMN lease_lock.holders.role IS 'The role that acquired it.';
+COMMENT ON COLUMN lease_lock.holders.application_name IS 'Of the session that acquired it; NULL for other roles'' without pg_read_all_stats.';
+COMMENT ON COLUMN lease_lock.holders.client_addr IS 'Of the session that acquired it; NULL for other roles'' without pg_read_all_stats.';
+COMMENT ON COLUMN lease_lock.holders.pid IS 'The backend whose end would end the lease; NULL where there is none.';
+COMMENT ON COLUMN lease_lock.holders.grant_pid IS 'The backend that acquired it; it may have gone, and its pid may be another''s by now.';
+COMMENT ON COLUMN lease_lock.holders.health IS 'session gone; overdue (expired and taken by nobody yet); idle in transaction (the backend that acquired it); expires soon (less than a fifth of the TTL is left, and no renewal has come); or ok.';
+COMMENT ON COLUMN lease_lock.holders.overdue IS 'Time since it expired; NULL before.';
+COMMENT ON COLUMN lease_lock.holders.acquired_at IS 'When it was acquired.';
+COMMENT ON COLUMN lease_lock.holders.renewed_at IS 'When it was last renewed; at first when it was acquired.';
+COMMENT ON COLUMN lease_lock.holders.renewals IS 'How often it was renewed.';
+COMMENT ON COLUMN lease_lock.holders.ttl IS 'The time to live that it was acquired with.';
+COMMENT ON COLUMN lease_lock.holders.last_write IS 'When a guarded write under that name last passed; NULL when none did, or the name has no statistics of its own.';
+COMMENT ON COLUMN lease_lock.holders.wait_event IS 'What the backend that acquired it waits for, if it is still there; NULL for other roles'' without pg_read_all_stats.';
+COMMENT ON COLUMN lease_lock.holders.xact_age IS 'How old the open transaction of that backend is; NULL likewise.';
+REVOKE ALL ON TABLE lease_lock.holders FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.holders TO PUBLIC;
+
+CREATE VIEW lease_lock.hot AS
+  SELECT r.resource, coalesce(w.waiters, 0) AS waiters, r.waits, r.timeouts, r.wait_total, r.wait_p95, r.wait_max,
+         extract(epoch FROM r.wait_total)::double precision AS heat
+  FROM lease_lock.resource_stats_data() AS r
+  LEFT JOIN (SELECT d.resource, count(*) AS waiters FROM lease_lock.waiters_data() AS d GROUP BY d.resource) AS w
+    ON w.resource = r.resource COLLATE "C"
+  WHERE r.wait_total > interval '0' OR w.waiters > 0
+  ORDER BY 8 DESC, 2 DESC, 1;
+COMMENT ON VIEW lease_lock.hot IS 'The names that cost most waiting, first: the locks to split.';
+COMMENT ON COLUMN lease_lock.hot.resource IS 'The name.';
+COMMENT ON COLUMN lease_lock.hot.waiters IS 'Backends that wait for it now.';
+COMMENT ON COLUMN lease_lock.hot.waits IS 'Calls of acquire whose wait is measured.';
+COMMENT ON COLUMN lease_lock.hot.timeouts IS '... that gave up.';
+COMMENT ON COLUMN lease_lock.hot.wait_total IS 'Time waited by all of them.';
+COMMENT ON COLUMN lease_lock.hot.wait_p95 IS 'The wait that 95 of 100 did not exceed.';
+COMMENT ON COLUMN lease_lock.hot.wait_max IS 'The longest wait.';
+COMMENT ON COLUMN lease_lock.hot.heat IS 'Waiters times mean wait, in seconds.';
+REVOKE ALL ON TABLE lease_lock.hot FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.hot TO PUBLIC;
+
+CREATE VIEW lease_lock.advice AS
+WITH lease AS (
+  SELECT h.*, a.state AS backend_state, clock_timestamp() - a.state_change AS idle_for
+  FROM lease_lock.holders_data(true) AS h
+  LEFT JOIN pg_stat_activity AS a ON a.pid = h.grant_pid AND a.backend_start = h.backend_start
+), res AS (
+  SELECT r.*, l.ttl FROM lease_lock.resource_stats_data() AS r LEFT JOIN lease AS l ON l.resource = r.resource COLLATE "C"
+)
+SELECT r.resource, NULL::text AS owner, 'ttl too short' AS advice,
+       format('%s of %s renewals came late, %s leases expired unreleased, %s writes were refused after the expiry', r.renewals_late,
+              r.renewals, r.expired, r.refused_not_held)
+         || coalesce(format('; the TTL is %s, suggest_ttl says %s', r.ttl, lease_lock.suggest_ttl(r.resource)), '') AS evidence
+FROM res AS r
+WHERE r.renewals_late * 20 > r.renewals OR r.refused_not_held > 0
+UNION ALL
+SELECT r.resource, NULL, 'ttl too long',
+       format('99 of 100 holds ended within %s, and the TTL is %s: after a crash the rest of it is waited for', r.hold_p99, r.ttl)
+FROM res AS r
+WHERE r.holds >= 30 AND r.hold_p99 < r.ttl / 100
+UNION ALL
+SELECT l.resource, l.owner, 'renewed without work',
+       format('renewed %s times, last at %s, and no guarded write has passed since %s', l.renewals, l.renewed_at,
+              coalesce(r.last_write, l.acquired_at))
+FROM lease AS l JOIN lease_lock.resource_stats_data() AS r ON r.resource = l.resource COLLATE "C"
+WHERE l.state = 'held' AND l.renewals > 0 AND r.last_write IS NOT NULL
+  AND l.renewed_at - greatest(r.last_write, l.acquired_at) > 10 * l.ttl
+UNION ALL
+SELECT l.resource, l.owner, 'idle in transaction',
+       format('its backend %s has been %s for %s: it holds locks and a snapshot while something else is waited for', l.grant_pid,
+              l.backend_state, l.idle_for)
+FROM lease AS l
+WHERE l.state IN ('held', 'uncommitted') AND l.backend_state LIKE 'idle in transaction%' AND l.idle_for > interval '1 second'
+UNION ALL
+SELECT NULL, l.owner, 'owner in two places',
+       format('acquired from %s: an owner names one process, or each fences off the other',
+              string_agg(DISTINCT coalesce(host(l.client_addr), 'a local socket'), ', '))
+FROM lease AS l
+GROUP BY l.owner
+HAVING count(DISTINCT coalesce(host(l.client_addr), 'a local socket')) > 1;
+COMMENT ON VIEW lease_lock.advice IS 'What looks wrong in how leases are used, with the evidence.';
+COMMENT ON COLUMN lease_lock.advice.resource IS 'The name; NULL where it is about an owner.';
+COMMENT ON COLUMN lease_lock.advice.owner IS 'The owner; NULL where it is about all of them.';
+COMMENT ON COLUMN lease_lock.advice.advice IS 'ttl too short, ttl too long, renewed without work, idle in transaction, or owner in two places.';
+COMMENT ON COLUMN lease_lock.advice.evidence IS 'What was measured.';
+REVOKE ALL ON TABLE lease_lock.advice FROM PUBLIC;
+
+------------------------------------------------------------------------------
+-- History.
+------------------------------------------------------------------------------
+
+CREATE FUNCTION lease_lock.holder_at(resource text, at timestamptz, OUT owner text, OUT token bigint, OUT role text,
+    OUT granted_at timestamptz, OUT ended_at timestamptz, OUT ended_by text)
+  RETURNS SETOF record LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 1000 ROWS 1
+  SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+  SELECT h.owner, h.token, h.role, h.granted_at, h.ended_at, h.ended_by
+  FROM lease_lock.history AS h
+  WHERE h.resource = holder_at.resource AND h.granted_at <= holder_at.at AND h.ended_at > holder_at.at
+  UNION ALL
+  SELECT l.owner, l.token, l.role, l.acquired_at, NULL, NULL
+  FROM lease_lock.holders_data(false) AS l
+  WHERE l.resource = holder_at.resource AND l.state IN ('held', 'expired') AND l.acquired_at <= holder_at.at
+    AND l.expire_at > holder_at.at AND NOT l.session_gone;
+END;
+COMMENT ON FUNCTION lease_lock.holder_at(text, timestamptz) IS
+  'Who held a name at a moment: by history as far back as that was on, and by the lease as it is now, whose ended_at is NULL. No row where nobody did.';
+REVOKE ALL ON FUNCTION lease_lock.holder_at(text, timestamptz) FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.overlaps(since timestamptz DEFAULT NULL, OUT resource text, OUT token bigint, OUT owner text,
+    OUT ended_at timestamptz, OUT next_token bigint, OUT next_owner text, OUT next_granted_at timestamptz)
+  RETURNS SETOF record LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1
+  SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+  SELECT o.resource, o.token, o.owner, o.ended_at, o.next_token, o.next_owner, o.next_granted_at
+  FROM (
+    SELECT h.resource, h.token, h.owner, h.ended_at, lead(h.token) OVER w AS next_token,
+           lead(h.owner) OVER w AS next_owner, lead(h.granted_at) OVER w AS next_granted_at
+    FROM (
+      SELECT h.resource, h.token, h.owner, h.granted_at, h.ended_at
+      FROM lease_lock.history AS h
+      WHERE since IS NULL OR h.ended_at >= since
+      UNION ALL
+      SELECT l.resource, l.token, l.owner, l.acquired_at, l.expire_at
+      FROM lease_lock.holders_data(false) AS l
+      WHERE l.state = 'held'
+    ) AS h
+    WINDOW w AS (PARTITION BY h.resource ORDER BY h.token)
+  ) AS o
+  WHERE o.next_granted_at < o.ended_at;
+END;
+COMMENT ON FUNCTION lease_lock.overlaps(timestamptz) IS
+  'Grants of one name of which a later one began before the earlier one had ended: always none, unless the server''s clock was set back.';
+REVOKE ALL ON FUNCTION lease_lock.overlaps(timestamptz) FROM PUBLIC;
+
+CREATE FUNCTION lease_lock.prune_history(keep interval DEFAULT '30 days')
+  RETURNS bigint LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000
+  AS 'MODULE_PATHNAME', 'll_prune_history';
+COMMENT ON FUNCTION lease_lock.prune_history(interval) IS
+  'Removes the rows of history whose grants ended longer ago than keep; returns how many. Audited.';
+REVOKE ALL ON FUNCTION lease_lock.prune_history(interval) FROM PUBLIC;
 
 ------------------------------------------------------------------------------
 -- Whatever default privileges gave to anybody is taken back: what is granted
@@ -718,5 +1055,7 @@ BEGIN
 END $$;
 
 -- What is not for everybody's eyes.
-GRANT SELECT ON TABLE lease_lock.audit, lease_lock.rejections, lease_lock.rejection_counts TO pg_read_all_stats;
-GRANT EXECUTE ON FUNCTION lease_lock.rejections_data(), lease_lock.rejection_counts_data() TO pg_read_all_stats;
+GRANT SELECT ON TABLE lease_lock.audit, lease_lock.history, lease_lock.rejections, lease_lock.rejection_counts,
+  lease_lock.advice TO pg_read_all_stats;
+GRANT EXECUTE ON FUNCTION lease_lock.rejections_data(), lease_lock.rejection_counts_data(),
+  lease_lock.holder_at(text, timestamptz), lease_lock.overlaps(timestamptz) TO pg_read_all_stats;

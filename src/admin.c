@@ -106,12 +106,28 @@ write_forced_end(KeyedTable *lease, const LeaseRow *row, int64 token)
 	return row_change(lease, row->tuple, values, nulls, replace);
 }
 
+static void
+count_forced(History *history, KeyedTable *lease, const LeaseName *resource, const LeaseRead *read)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	StatsEvent	event = {.counts = 1 << STAT_FORCED};
+
+	if (lease_live(&read->row, read->own, now))
+		history_write(history, &read->row, RelationGetDescr(lease->heap), now, "forced");
+	else
+	{
+		event.counts |= 1 << STAT_EXPIRED;
+		history_write_end(history, &read->row, RelationGetDescr(lease->heap), now);
+	}
+	stats_record(resource, &event);
+}
+
 /*
  * Burns a token for a lease that has not ended, be it expired or not.  Returns
  * the token that it ended, 0 when there is none; *owner names its holder.
  */
 static int64
-burn_token(KeyedTable *lease, KeyedTable *fence, TokenSource *tokens,
+burn_token(KeyedTable *lease, TokenSource *tokens, History *history,
 		   const LeaseName *resource, Waiting *w, bool terminate_them,
 		   StringInfo ended, int64 *burnt, char **owner)
 {
@@ -149,6 +165,7 @@ burn_token(KeyedTable *lease, KeyedTable *fence, TokenSource *tokens,
 				{
 					token = read.row.version;
 					*owner = pnstrdup(read.row.owner, read.row.owner_len);
+					count_forced(history, lease, resource, &read);
 					done = true;
 					line_wake_at_commit(resource);
 				}
@@ -179,6 +196,7 @@ ll_force_release(PG_FUNCTION_ARGS)
 	KeyedTable	lease;
 	KeyedTable	fence;
 	TokenSource tokens;
+	History		history;
 	Waiting		w;
 	StringInfoData ended;
 	int64		token;
@@ -200,9 +218,11 @@ ll_force_release(PG_FUNCTION_ARGS)
 	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
 	(void) keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, false);
 	(void) token_open(&tokens, RowExclusiveLock, false);
-	token = burn_token(&lease, &fence, &tokens, &resource, &w, terminate_them, &ended, &burnt, &owner);
+	(void) history_open(&history, false);
+	token = burn_token(&lease, &tokens, &history, &resource, &w, terminate_them, &ended, &burnt, &owner);
 	if (token != 0 || terminate_them)
 		drain_or_terminate(&w, &resource, terminate_them, &ended);
+	history_close(&history);
 	token_close(&tokens);
 	keyed_close(&fence);
 	keyed_close(&lease);
@@ -214,7 +234,7 @@ ll_force_release(PG_FUNCTION_ARGS)
 	if (ended.len)
 		detail = psprintf("%s; ended backends: %s", detail, ended.data);
 	audit_write("force_release", name_cstring(&resource), reason, detail, 0);
-	ereport(LOG,
+	ereport(event_level,
 			(errmsg("lease on resource \"%s\" forcibly released by \"%s\"",
 					name_cstring(&resource), GetUserNameFromId(GetUserId(), false)),
 			 errdetail_internal("%s; reason: %s", detail, reason)));
@@ -248,7 +268,8 @@ idle_since(const LeaseRow *row, bool own, TimestampTz limit)
  * fence to tell (doc/reference.md says so).
  */
 static bool
-prune_one(KeyedTable *lease, KeyedTable *fence, const LeaseName *resource, TimestampTz limit)
+prune_one(KeyedTable *lease, KeyedTable *fence, History *history, const LeaseName *resource,
+		  TimestampTz limit)
 {
 	LeaseRead	read;
 	FenceRead	seen;
@@ -264,6 +285,10 @@ prune_one(KeyedTable *lease, KeyedTable *fence, const LeaseName *resource, Times
 			(!seen.found || seen.highest >= read.row.version))
 			pruned = row_delete(lease, read.row.tuple) == WRITE_DONE;
 		fence_read_free(&seen);
+		if (pruned && read.row.ended_by == NOT_ENDED)
+			stats_count(STAT_EXPIRED, resource);
+		if (pruned)
+			history_write_end(history, &read.row, RelationGetDescr(lease->heap), GetCurrentTimestamp());
 	}
 	lease_read_free(&read);
 	unlock_name(LOCK_LEASE, resource, RENEW_MODE);
@@ -278,6 +303,7 @@ ll_prune(PG_FUNCTION_ARGS)
 	TimestampTz limit = GetCurrentTimestamp() - idle;
 	KeyedTable	lease;
 	KeyedTable	fence;
+	History		history;
 	SnapshotData dirty;
 	TableScanDesc scan;
 	TupleTableSlot *slot;
@@ -289,6 +315,7 @@ ll_prune(PG_FUNCTION_ARGS)
 	PreventCommandIfParallelMode("prune()");
 	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
 	(void) keyed_open(&fence, TABLE_FENCE, RowExclusiveLock, false);
+	(void) history_open(&history, false);
 	if (lease.heap->trigdesc && lease.heap->trigdesc->trig_delete_after_row)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -319,7 +346,7 @@ ll_prune(PG_FUNCTION_ARGS)
 			key = DatumGetTextPP(heap_getattr(tuple, LEASE_RESOURCE,
 											  RelationGetDescr(lease.heap), &isnull));
 			resource = make_name(VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key));
-			if (prune_one(&lease, &fence, &resource, limit))
+			if (prune_one(&lease, &fence, &history, &resource, limit))
 				pruned++;
 		}
 		MemoryContextReset(per_row);
@@ -328,6 +355,7 @@ ll_prune(PG_FUNCTION_ARGS)
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	MemoryContextDelete(per_row);
+	history_close(&history);
 	keyed_close(&fence);
 	keyed_close(&lease);
 	if (pruned > 0)
@@ -397,7 +425,7 @@ ll_forget_fence(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 	audit_write("forget_fence", name_cstring(&name), NULL,
 				psprintf("highest token " INT64_FORMAT, highest), 0);
-	ereport(LOG,
+	ereport(event_level,
 			(errmsg("fence of \"%s\" forgotten by \"%s\"",
 					name_cstring(&name), GetUserNameFromId(GetUserId(), false)),
 			 errdetail("The highest token was " INT64_FORMAT ".", highest)));

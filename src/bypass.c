@@ -113,7 +113,7 @@ ll_bypass(PG_FUNCTION_ARGS)
 
 	name = guard_target_name(target);
 	audit_write("bypass", name, reason, NULL, 0);
-	ereport(LOG,
+	ereport(event_level,
 			(errmsg("guard of table %s bypassed by \"%s\" for one transaction",
 					name, GetUserNameFromId(GetUserId(), false)),
 			 errdetail_internal("reason: %s", reason)));

@@ -122,7 +122,7 @@ evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 	last.pid = pid;
 	last.signal = signal;
 
-	stats_count(STAT_EVICTIONS);
+	stats_count(STAT_EVICTIONS, resource);
 	detail = psprintf("token " INT64_FORMAT " of \"%.*s\", expired at %s: %s with pid %d",
 					  row->version, row->owner_len, row->owner,
 					  timestamptz_to_str(row->expire_at),
@@ -131,7 +131,7 @@ evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 					  idle ? "terminated the backend, idle in transaction," :
 					  again ? "terminated the backend, which did not heed a cancel," :
 					  "cancelled the query of the backend", pid);
-	ereport(LOG,
+	ereport(event_level,
 			(errmsg("evicted the transaction that kept the expired lease on resource \"%s\"",
 					name_cstring(resource)),
 			 errdetail_internal("%s", detail)));

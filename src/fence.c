@@ -434,6 +434,9 @@ fence_accepts(const LeaseName *name, FenceMode mode, int64 carried, Refusal *why
 		check_newest(name, token, why);
 	if (passed)
 	{
+		StatsEvent	event = {.counts = 1 << STAT_GUARDED_WRITES, .now = GetCurrentTimestamp()};
+
+		stats_record(name, &event);
 		p = presented_enter(name);
 		presented_touch(p);
 		if (carried == 0)

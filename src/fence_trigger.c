@@ -42,6 +42,7 @@ typedef struct Guard
 	bool		has_recheck;	/* ... and an AFTER trigger checks again */
 	int			warned;			/* bits of the reasons already warned of */
 	AttrNumber	column;			/* fence_column: the token's */
+	ItemPointerData moving;		/* the row of the last UPDATE that passed */
 } Guard;
 
 /* 'held' or 'newest'; raises 22023. */
@@ -221,6 +222,13 @@ statement_of(const TriggerData *td)
 		TRIGGER_FIRED_BY_DELETE(td->tg_event) ? REJECTED_DELETE : REJECTED_TRUNCATE;
 }
 
+static const char *const statement_names[] = {
+	[REJECTED_INSERT] = "INSERT",
+	[REJECTED_UPDATE] = "UPDATE",
+	[REJECTED_DELETE] = "DELETE",
+	[REJECTED_TRUNCATE] = "TRUNCATE",
+};
+
 /* Records the refusal, and raises it or warns once a statement and reason. */
 static void
 act(Guard *guard, const TriggerData *td, Refusal *why)
@@ -234,6 +242,13 @@ act(Guard *guard, const TriggerData *td, Refusal *why)
 		why->hint = "Rows applied by logical replication present no token. Let the guard fire for local writes alone (ALTER TABLE ... ENABLE TRIGGER), or use lease_lock.guard_column without a resource.";
 	rejection_record(RelationGetRelid(td->tg_relation), statement_of(td),
 					 guard->enforce ? ACTION_ENFORCE : ACTION_WARN, why);
+	if (guard->enforce || !(guard->warned & bit))
+		ereport(event_level,
+				(errcode(why->sqlstate),
+				 errmsg("%s of table \"%s\" %s with %s: %s", statement_names[statement_of(td)],
+						RelationGetRelationName(td->tg_relation),
+						guard->enforce ? "refused" : "would be refused",
+						unpack_sql_state(why->sqlstate), why->message)));
 	if (guard->enforce)
 		refuse(ERROR, why, td->tg_relation);
 	if (!(guard->warned & bit))
@@ -440,12 +455,15 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL);
 	else
 		check_row_names(guard, td, row, old, token, false);
+	if (is_update)
+		guard->moving = td->tg_trigtuple->t_self;
 }
 
 /*
- * A DELETE writes no row, so the transaction must present the token.  Rows
- * deleted by logical replication, which presents none, were checked where they
- * come from.
+ * A DELETE writes no row, so the transaction must present the token.  But one
+ * half of an UPDATE that moves a row to another partition comes as a DELETE, and
+ * the row has been checked.  Rows deleted by logical replication, which
+ * presents none, were checked where they come from.
  */
 static void
 check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
@@ -454,7 +472,11 @@ check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 	bool		isnull;
 	int64		stored = token_of(guard, td->tg_trigtuple, desc, &isnull);
 	int64		token;
+	bool		moves = ItemPointerEquals(&guard->moving, &td->tg_trigtuple->t_self);
 
+	ItemPointerSetInvalid(&guard->moving);
+	if (moves)
+		return;
 	if (bypasses(td))
 	{
 		check_row_names(guard, td, td->tg_trigtuple, NULL, 0, true);
@@ -509,6 +531,7 @@ ll_fence_column(PG_FUNCTION_ARGS)
 
 		context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 		guard = palloc0(sizeof(Guard));
+		ItemPointerSetInvalid(&guard->moving);
 		check_trigger("fence_column", td, 3, guard);
 		guard->enforce = parse_action(trigger->tgnargs > 1 ? trigger->tgargs[1] : "enforce");
 		if (trigger->tgnargs > 2)

@@ -152,7 +152,9 @@ write_grant(KeyedTable *lease, const GrantRequest *req, const LeaseRead *read,
 	values[LEASE_GRANT_XID - 1] = FullTransactionIdGetDatum(GetTopFullTransactionId());
 	values[LEASE_BACKEND_START - 1] = TimestampTzGetDatum(MyStartTimestamp);
 	values[LEASE_PID - 1] = Int32GetDatum(MyProcPid);
+	values[LEASE_RENEWALS - 1] = Int32GetDatum(0);
 	values[LEASE_TTL - 1] = IntervalPGetDatum(usecs_interval(req->ttl));
+	values[LEASE_LONGEST_GAP - 1] = Int64GetDatum(0);
 	values[LEASE_RESOURCE - 1] = req->resource_text;
 	values[LEASE_OWNER - 1] = req->owner_text;
 	values[LEASE_ROLE - 1] = CStringGetTextDatum(req->role);
@@ -206,7 +208,7 @@ log_reacquired(const GrantRequest *req, int64 token, int64 old_token, TimestampT
 		unlogged++;
 		return;
 	}
-	ereport(LOG,
+	ereport(event_level,
 			(errmsg("lease on resource \"%s\" re-acquired by its owner \"%s\"",
 					name_cstring(&req->resource), name_cstring(&req->owner)),
 			 errdetail("Token " INT64_FORMAT " replaces token " INT64_FORMAT ". " INT64_FORMAT " others were re-acquired by this backend since its last such message.",
@@ -215,12 +217,26 @@ log_reacquired(const GrantRequest *req, int64 token, int64 old_token, TimestampT
 	unlogged = 0;
 }
 
+/* One line for the server log: a holder has not come back in time. */
+static void
+log_takeover(const GrantRequest *req, int64 token, const LeaseRow *old, TimestampTz now)
+{
+	ereport(event_level,
+			(errmsg("lease on resource \"%s\" taken over by \"%s\" from \"%.*s\", %s",
+					name_cstring(&req->resource), name_cstring(&req->owner),
+					old->owner_len, old->owner,
+					old->expire_at > now ? "whose session has ended" : "which let it expire"),
+			 errdetail("Token " INT64_FORMAT " replaces token " INT64_FORMAT ", expiry %s.",
+					   token, old->version, timestamptz_to_str(old->expire_at))));
+}
+
 /* What a grant works with, opened before any lock of ours. */
 typedef struct GrantTables
 {
 	KeyedTable	lease;
 	KeyedTable	fence;
 	TokenSource tokens;
+	History		history;
 } GrantTables;
 
 /* False only with nowait, when somebody's lock on a relation is in the way. */
@@ -232,7 +248,11 @@ open_tables(GrantTables *t, bool nowait)
 	if (keyed_open(&t->fence, TABLE_FENCE, RowExclusiveLock, nowait))
 	{
 		if (token_open(&t->tokens, RowExclusiveLock, nowait))
-			return true;
+		{
+			if (history_open(&t->history, nowait))
+				return true;
+			token_close(&t->tokens);
+		}
 		keyed_close(&t->fence);
 	}
 	keyed_close(&t->lease);
@@ -242,6 +262,7 @@ open_tables(GrantTables *t, bool nowait)
 static void
 close_tables(GrantTables *t)
 {
+	history_close(&t->history);
 	token_close(&t->tokens);
 	keyed_close(&t->fence);
 	keyed_close(&t->lease);
@@ -283,7 +304,29 @@ typedef struct Attempt
 	bool		drain;			/* guarded writes may be in flight still */
 	bool		moved;			/* settle the place of the tokens first */
 	TransactionId locker;		/* its row lock was in the way */
+	TimestampTz now;			/* when the grant was written */
+	uint32		counts;			/* of StatsEvent; 0: no new grant */
 } Attempt;
+
+/* Says what became of the grant that a new one replaces. */
+static void
+count_predecessor(GrantTables *t, const GrantRequest *req, Verdict verdict,
+				  const LeaseRow *row, Attempt *attempt)
+{
+	if (verdict == VERDICT_MINE)
+	{
+		attempt->counts |= 1 << STAT_REACQUIRED;
+		history_write(&t->history, row, RelationGetDescr(t->lease.heap), attempt->now, "reacquired");
+		return;
+	}
+	if (row->ended_by == NOT_ENDED)
+	{
+		attempt->counts |= 1 << STAT_TAKEOVERS;
+		attempt->counts |= 1 << (row->expire_at > attempt->now ? STAT_SESSIONS_DIED : STAT_EXPIRED);
+		log_takeover(req, attempt->token, row, attempt->now);
+	}
+	history_write_end(&t->history, row, RelationGetDescr(t->lease.heap), attempt->now);
+}
 
 /*
  * One attempt to write the grant under R in the given mode, which is dropped
@@ -298,6 +341,7 @@ grant_under_lock(GrantTables *t, const GrantRequest *req, LOCKMODE mode, LeaseRe
 	TimestampTz now = GetCurrentTimestamp();
 	Verdict		verdict;
 
+	attempt.now = now;
 	lease_read_again(&t->lease, &req->resource, read);
 	verdict = judge(read, req, now);
 	if (verdict == VERDICT_MINE_HERE)
@@ -325,15 +369,23 @@ grant_under_lock(GrantTables *t, const GrantRequest *req, LOCKMODE mode, LeaseRe
 		}
 	}
 	unlock_name(LOCK_LEASE, &req->resource, mode);
+	if (attempt.token != 0 && verdict != VERDICT_MINE_HERE)
+	{
+		attempt.counts = 1 << STAT_GRANTS;
+		if (read->found)
+			count_predecessor(t, req, verdict, &read->row, &attempt);
+	}
 	return attempt;
 }
 
 /* The steps that follow a written grant, whichever way it was written. */
 static int64
-granted(const GrantRequest *req, int64 token)
+granted(const GrantRequest *req, int64 token, StatsEvent *event)
 {
 	present_grant(&req->resource, token);
 	require_sync_commit();
+	if (event->counts != 0)
+		stats_record(&req->resource, event);
 	return token;
 }
 
@@ -368,6 +420,7 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 	bool		in_line = false;
 	int			tries = 0;
 	int64		token = 0;
+	StatsEvent	event = {0};
 
 	PreventCommandIfReadOnly("acquire()");
 	PreventCommandIfParallelMode("acquire()");
@@ -404,6 +457,8 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		if (mode != NoLock)
 			attempt = grant_under_lock(&t, req, mode, &read);
 		token = attempt.token;
+		event.counts = attempt.counts;
+		event.wait = Max(attempt.now - w.start, 0);
 		if (attempt.drain && !drain_guards(&w, &req->resource))
 			not_available(req, &read, VERDICT_FREE, 0, &w);
 
@@ -449,7 +504,8 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 				(errmsg("acquire waited, and this transaction's snapshot is older than the grant"),
 				 errdetail("Reads in this transaction may not show what the last holder committed."),
 				 errhint("At this isolation level call lease_lock.acquire in a transaction of its own.")));
-	return granted(req, token);
+	event.timed = STATS_WAIT;
+	return granted(req, token, &event);
 }
 
 /*
@@ -462,6 +518,7 @@ lease_try_grant(const GrantRequest *req)
 	GrantTables t;
 	Waiting		w;
 	Attempt		attempt = {0};
+	StatsEvent	event = {0};
 	bool		again = true;
 
 	PreventCommandIfReadOnly("try_acquire()");
@@ -504,5 +561,9 @@ lease_try_grant(const GrantRequest *req)
 		lease_read_free(&read);
 	}
 	close_tables(&t);
-	return attempt.token == 0 ? 0 : granted(req, attempt.token);
+	event.counts = attempt.token != 0 ? attempt.counts : 1 << STAT_BUSY;
+	if (attempt.token != 0)
+		return granted(req, attempt.token, &event);
+	stats_record(&req->resource, &event);
+	return 0;
 }

@@ -52,7 +52,10 @@ not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
 	TimestampTz now = GetCurrentTimestamp();
 	VirtualTransactionId *holders;
 	int			n;
+	StatsEvent	event = {.counts = 1 << STAT_TIMEOUTS, .timed = STATS_WAIT,
+		.wait = Max(now - w->start, 0)};
 
+	stats_record(&req->resource, &event);
 	switch (verdict)
 	{
 		case VERDICT_HELD:

@@ -64,6 +64,9 @@ extern int	max_wait_ms;
 extern int	max_waiters;
 extern int	evict_after_ms;
 extern bool async_release;
+extern bool keep_history;
+extern int	track_resources;
+extern int	event_level;
 
 /* ---------------------------------------------------------------- args.c */
 extern LeaseName make_name(const char *data, int len);
@@ -121,6 +124,7 @@ typedef enum OwnRelation
 	REL_PLACE,
 	REL_AUDIT,
 	REL_RIGHT,
+	REL_HISTORY,
 	N_OWN_RELATIONS
 } OwnRelation;
 
@@ -168,7 +172,9 @@ enum
 	LEASE_GRANT_XID,
 	LEASE_BACKEND_START,
 	LEASE_PID,
+	LEASE_RENEWALS,
 	LEASE_TTL,
+	LEASE_LONGEST_GAP,
 	LEASE_RESOURCE,
 	LEASE_OWNER,
 	LEASE_ROLE,
@@ -193,7 +199,9 @@ typedef struct LeaseFixed
 	uint64		grant_xid;
 	TimestampTz backend_start;
 	int32		pid;
+	int32		renewals;
 	Interval	ttl;
+	int64		longest_gap;	/* microseconds */
 } LeaseFixed;
 
 enum
@@ -240,6 +248,24 @@ enum
 	RIGHT_NATTS = RIGHT_ALLOWED_AT
 };
 
+enum
+{
+	HISTORY_TOKEN = 1,
+	HISTORY_RESOURCE,
+	HISTORY_OWNER,
+	HISTORY_ROLE,
+	HISTORY_APPLICATION_NAME,
+	HISTORY_CLIENT_ADDR,
+	HISTORY_SCOPE,
+	HISTORY_PAYLOAD,
+	HISTORY_GRANTED_AT,
+	HISTORY_ENDED_AT,
+	HISTORY_ENDED_BY,
+	HISTORY_RENEWALS,
+	HISTORY_LONGEST_GAP,
+	HISTORY_NATTS = HISTORY_LONGEST_GAP
+};
+
 /* Why a lease ended before its time; NOT_ENDED is a NULL ended_by. */
 typedef enum EndedBy
 {
@@ -258,6 +284,9 @@ typedef struct LeaseRow
 	int64		version;
 	TimestampTz expire_at;
 	TimestampTz acquired_at;
+	TimestampTz renewed_at;
+	int			renewals;
+	int64		longest_gap;	/* between renewals; microseconds */
 	TimestampTz ended_at;		/* 0 unless ended_by says it */
 	TimestampTz free_at;		/* 0 without a cooldown */
 	int64		ttl;			/* microseconds */
@@ -410,14 +439,55 @@ extern void line_wake_at_commit(const LeaseName *resource);
 extern int	line_copy(int pid, LinePlace **copies);
 
 /* --------------------------------------------------------------- stats.c */
+/* Counted since the last reset, for a database and for a resource. */
 typedef enum Stat
 {
+	STAT_GRANTS,				/* all, with the next two */
+	STAT_TAKEOVERS,				/* of what had expired and was not released */
+	STAT_REACQUIRED,			/* by the owner that still had it */
+	STAT_TIMEOUTS,				/* acquire gave up */
+	STAT_BUSY,					/* try_acquire returned NULL */
+	STAT_RENEWALS,
+	STAT_RENEWALS_LATE,			/* ... with little of the TTL left */
+	STAT_RENEWALS_FAILED,
+	STAT_RELEASES,
+	STAT_RELEASES_FAILED,
+	STAT_EXPIRED,				/* found to have run out, never released */
+	STAT_FORCED,
+	STAT_SESSIONS_DIED,			/* found to have ended with their session */
+	STAT_GUARDED_WRITES,		/* checks that passed, once a transaction and name */
+	STAT_STALE,					/* refused writes, in the order of Reason */
+	STAT_NO_TOKEN,
+	STAT_NOT_HELD,
+	STAT_UNKNOWN,
+	STAT_NO_NAME,
+	STAT_WARNED,				/* would have been refused */
 	STAT_EVICTIONS,				/* signals sent to end a transaction */
 	STAT_DEADLOCKS,				/* rings through leases that were broken */
 	N_STATS
 } Stat;
 
-extern void stats_count(Stat which);
+#define STATS_WAIT		1
+#define STATS_HOLD		2
+#define STATS_MARGIN	4
+
+/* A renewal is late with less than this left, in thousandths of the TTL. */
+#define LATE_MARGIN		200
+
+/* What a call did. */
+typedef struct StatsEvent
+{
+	uint32		counts;			/* 1 << Stat, or'd */
+	int			timed;			/* which of the following count */
+	uint64		wait;			/* microseconds */
+	uint64		hold;			/* microseconds */
+	uint64		margin;			/* thousandths of the TTL left at a renewal */
+	TimestampTz now;
+} StatsEvent;
+
+extern void stats_record(const LeaseName *resource, const StatsEvent *event);
+extern void stats_count(Stat which, const LeaseName *resource);
+extern void stats_clear(void);
 
 /* ------------------------------------------------------------- session.c */
 extern void session_init(void);
@@ -482,6 +552,21 @@ extern bool presented_more_grants(void);
 extern void presented_forget_checks(const LeaseName *name);
 extern int64 presented_highest(void);
 extern char *presented_list(void);
+
+/* ------------------------------------------------------------- history.c */
+/* The table, open with its indexes; rel is NULL when no history is kept. */
+typedef struct History
+{
+	Relation	rel;
+	struct ResultRelInfo *indexes;
+} History;
+
+extern bool history_open(History *history, bool nowait);
+extern void history_close(History *history);
+extern void history_write(History *history, const LeaseRow *row, TupleDesc desc,
+						  TimestampTz ended_at, const char *ended_by);
+extern void history_write_end(History *history, const LeaseRow *row, TupleDesc desc,
+							  TimestampTz now);
 
 /* -------------------------------------------------------------- rights.c */
 typedef enum Privilege
@@ -580,6 +665,7 @@ typedef enum Statement
 
 extern void rejection_record(Oid relid, Statement statement, Action action,
 							 const Refusal *why);
+extern void rejections_clear(void);
 extern void rejection_count(Oid relid, Reason reason, Action action, TimestampTz now);
 
 /* ------------------------------------------------------ target.c, bypass.c */

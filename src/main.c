@@ -26,6 +26,16 @@ int			max_wait_ms = 60 * 60 * 1000;
 int			max_waiters = -1;
 int			evict_after_ms = 10 * 1000;
 bool		async_release = false;
+bool		keep_history = false;
+int			track_resources = 1000;
+int			event_level = LOG;
+
+static const struct config_enum_entry event_levels[] = {
+	{"off", DEBUG5, false},
+	{"debug", DEBUG1, false},
+	{"log", LOG, false},
+	{NULL, 0, false}
+};
 
 void		_PG_init(void);
 
@@ -80,6 +90,27 @@ _PG_init(void)
 							 &async_release,
 							 false,
 							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomBoolVariable("lease_lock.history",
+							 "Keeps a row of lease_lock.history for every grant that ends.",
+							 NULL,
+							 &keep_history,
+							 false,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("lease_lock.track_resources",
+							"Sets how many resources of each database have statistics of their own.",
+							"The least used makes room for a new one. 0 turns them off. A new value takes full effect with lease_lock.stats_reset or a restart.",
+							&track_resources,
+							1000, 0, 100000,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomEnumVariable("lease_lock.log_events",
+							 "Sets the level of the server log's lines on takeovers, forced releases, evictions, refused writes and jumps of the tokens.",
+							 NULL,
+							 &event_level,
+							 LOG, event_levels,
+							 PGC_SUSET, 0,
 							 NULL, NULL, NULL);
 	MarkGUCPrefixReserved("lease_lock");
 

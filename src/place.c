@@ -180,7 +180,7 @@ place_record(Relation places, Oid seq, int64 highest, int64 started, bool jump)
 		heap_insert(places, tuple, GetCurrentCommandId(true), HEAP_INSERT_FROZEN, NULL);
 	heap_freetuple(tuple);
 	if (jump)
-		ereport(LOG,
+		ereport(event_level,
 				(errmsg("fencing tokens of database \"%s\" jump to " INT64_FORMAT,
 						get_database_name(MyDatabaseId), started),
 				 errdetail("The last token was minted at another place (%s); the highest known here is " INT64_FORMAT ".",

@@ -228,28 +228,32 @@ presented_list(void)
 					more ? ", and more" : "");
 }
 
-/* In autocommit a token that no check looked at protected nothing. */
+/* In autocommit tokens that no check looked at protected nothing. */
 static void
 warn_unused(void)
 {
 	presentedtable_iterator i;
 	PresentedSlot *slot;
+	Presented  *unused = NULL;
 
 	if (presented == NULL || IsTransactionBlock())
 		return;
 	presentedtable_start_iterate(presented, &i);
 	while ((slot = presentedtable_iterate(presented, &i)) != NULL)
-		if (slot->entry->value.token != 0 && slot->entry->value.explicitly &&
-			!slot->entry->used)
-		{
-			ereport(WARNING,
-					(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
-					 errmsg("presented token has no effect outside a transaction block"),
-					 errdetail("The token for resource \"%.*s\" was forgotten when the statement ended, and nothing was written under it.",
-							   slot->entry->name.len, slot->entry->name.data),
-					 errhint("Call lease_lock.present after BEGIN, in the transaction that writes.")));
-			break;
-		}
+	{
+		if (slot->entry->value.token == 0 || !slot->entry->value.explicitly)
+			continue;
+		if (slot->entry->used)
+			return;
+		unused = slot->entry;
+	}
+	if (unused)
+		ereport(WARNING,
+				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
+				 errmsg("presented token has no effect outside a transaction block"),
+				 errdetail("The token for resource \"%.*s\" was forgotten when the statement ended, and nothing was written under it.",
+						   unused->name.len, unused->name.data),
+				 errhint("Call lease_lock.present after BEGIN, in the transaction that writes.")));
 }
 
 static void

@@ -16,6 +16,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -244,6 +245,8 @@ rejection_record(Oid relid, Statement statement, Action action, const Refusal *w
 	Ring	   *ring;
 	Rejection  *entry = NULL;
 
+	stats_count(action == ACTION_WARN ? STAT_WARNED : STAT_STALE + reason,
+				why->resource.len > 0 ? &why->resource : NULL);
 	rejection_count(relid, reason, action, now);
 	if (!shared_attach() || (ring = find_ring(true)) == NULL)
 		return;
@@ -367,4 +370,31 @@ ll_rejection_counts(PG_FUNCTION_ARGS)
 	}
 	dshash_seq_term(&status);
 	return (Datum) 0;
+}
+
+/* Forgets what was recorded for this database. */
+void
+rejections_clear(void)
+{
+	Ring	   *ring;
+	dshash_seq_status status;
+	Counter    *counter;
+
+	if (!shared_attach())
+		return;
+	ring = find_ring(false);
+	if (ring)
+	{
+		LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
+		memset(ring->entries, 0, sizeof(ring->entries));
+		LWLockRelease(&ring->lock);
+	}
+	dshash_seq_init(&status, counters, true);
+	while ((counter = dshash_seq_next(&status)) != NULL)
+		if (counter->key.database == MyDatabaseId)
+		{
+			dshash_delete_current(&status);
+			pg_atomic_fetch_sub_u32(n_counters, 1);
+		}
+	dshash_seq_term(&status);
 }

@@ -42,6 +42,7 @@ static struct
 	[REL_PLACE] = {"place", .natts = PLACE_NATTS},
 	[REL_AUDIT] = {"audit", .natts = AUDIT_NATTS},
 	[REL_RIGHT] = {"permission", .natts = RIGHT_NATTS},
+	[REL_HISTORY] = {"history", .natts = HISTORY_NATTS},
 };
 
 static const struct

@@ -13,6 +13,7 @@
 #include "access/transam.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "lease_lock.h"
@@ -42,6 +43,9 @@ make_renewal(Change *change, const LeaseRow *row, int64 ttl, TimestampTz now)
 		ttl = row->ttl;
 	set_column(change, LEASE_EXPIRE_AT, TimestampTzGetDatum(now + ttl));
 	set_column(change, LEASE_RENEWED_AT, TimestampTzGetDatum(now));
+	set_column(change, LEASE_RENEWALS, Int32GetDatum(row->renewals + 1));
+	if (now - row->renewed_at > row->longest_gap)
+		set_column(change, LEASE_LONGEST_GAP, Int64GetDatum(now - row->renewed_at));
 }
 
 static void
@@ -59,15 +63,19 @@ make_release(Change *change, const LeaseRow *row, int64 cooldown, TimestampTz no
  * token's any more.  Raises 42501, and whatever ends a wait.
  */
 static TimestampTz
-change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg)
+change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg,
+			 StatsEvent *event)
 {
 	KeyedTable	lease;
+	History		history = {0};
 	Waiting		w;
 	TimestampTz result = 0;
 	bool		done = false;
 
 	waiting_begin(&w, -1);
 	(void) keyed_open(&lease, TABLE_LEASE, RowExclusiveLock, false);
+	if (make == make_release)
+		(void) history_open(&history, false);
 	while (!done)
 	{
 		LeaseRead	read;
@@ -116,6 +124,19 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg)
 			else
 			{
 				done = true;
+				event->now = now;
+				if (make == make_release)
+				{
+					event->timed = STATS_HOLD;
+					event->hold = Max(now - read.row.acquired_at, 0);
+					history_write(&history, &read.row, RelationGetDescr(lease.heap), now, "released");
+				}
+				else
+				{
+					event->timed = STATS_MARGIN;
+					event->margin = (read.row.expire_at - now) * 1000 /
+						Max(read.row.expire_at - read.row.renewed_at, 1);
+				}
 				/* A renewal wakes only if it lets the lease end sooner. */
 				if (make == make_release ||
 					DatumGetTimestampTz(change.values[LEASE_EXPIRE_AT - 1]) < read.row.expire_at)
@@ -130,6 +151,7 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg)
 		if (TransactionIdIsValid(blocker))
 			wait_for_xact(&w, blocker);
 	}
+	history_close(&history);
 	keyed_close(&lease);
 	if (result != 0)
 		presented_forget_checks(resource);
@@ -141,12 +163,17 @@ TimestampTz
 lease_renew(const LeaseName *resource, int64 token, int64 ttl)
 {
 	TimestampTz expire_at;
+	StatsEvent	event = {0};
 
 	PreventCommandIfReadOnly("renew()");
 	PreventCommandIfParallelMode("renew()");
-	expire_at = change_lease(resource, token, make_renewal, ttl);
+	expire_at = change_lease(resource, token, make_renewal, ttl, &event);
 	if (expire_at != 0)
 		require_sync_commit();
+	event.counts = 1 << (expire_at != 0 ? STAT_RENEWALS : STAT_RENEWALS_FAILED);
+	if (expire_at != 0 && event.margin < LATE_MARGIN)
+		event.counts |= 1 << STAT_RENEWALS_LATE;
+	stats_record(resource, &event);
 	return expire_at;
 }
 
@@ -156,10 +183,13 @@ lease_release(const LeaseName *resource, int64 token, int64 cooldown)
 {
 	bool		released;
 	bool		nothing_else = wrote_nothing();
+	StatsEvent	event = {0};
 
 	PreventCommandIfReadOnly("release()");
 	PreventCommandIfParallelMode("release()");
-	released = change_lease(resource, token, make_release, cooldown) != 0;
+	released = change_lease(resource, token, make_release, cooldown, &event) != 0;
+	event.counts = 1 << (released ? STAT_RELEASES : STAT_RELEASES_FAILED);
+	stats_record(resource, &event);
 	if (released && !async_release)
 	{
 		require_sync_commit();

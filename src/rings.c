@@ -205,7 +205,7 @@ check_rings(KeyedTable *lease, const LeaseName *resource)
 	MemoryContextSwitchTo(old);
 	if (found)
 	{
-		stats_count(STAT_DEADLOCKS);
+		stats_count(STAT_DEADLOCKS, resource);
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 				 errmsg("deadlock detected while waiting for the lease on resource \"%s\"",

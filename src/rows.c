@@ -76,6 +76,9 @@ lease_row_decode(HeapTuple tuple, TupleDesc desc, LeaseRow *row)
 	row->version = fixed->version;
 	row->expire_at = fixed->expire_at;
 	row->acquired_at = fixed->acquired_at;
+	row->renewed_at = fixed->renewed_at;
+	row->renewals = fixed->renewals;
+	row->longest_gap = fixed->longest_gap;
 	row->grant_xid = fixed->grant_xid;
 	row->backend_start = fixed->backend_start;
 	row->pid = fixed->pid;

@@ -151,9 +151,11 @@ static void
 make_or_attach(void)
 {
 	dsa_area   *a;
+	bool		new;
 
 	LWLockAcquire(&ctl->lock, LW_EXCLUSIVE);
-	if (!ctl->made)
+	new = !ctl->made;
+	if (new)
 	{
 		a = dsa_create(ctl->tranche);
 		line_make(a, ctl);
@@ -177,6 +179,7 @@ make_or_attach(void)
 	}
 	line_attach(a, ctl);
 	dsa_pin_mapping(a);
+	stats_enter(new);
 	area = a;
 	LWLockRelease(&ctl->lock);
 }

@@ -23,6 +23,7 @@ typedef struct SharedCtl
 	dshash_table_handle rings;	/* rejections.c, with the next two */
 	dshash_table_handle rejection_counts;
 	pg_atomic_uint32 n_rejection_counts;
+	pg_atomic_uint32 n_attached;	/* backends that use the area */
 	pg_atomic_uint32 n_waiting; /* backends in any line of any database */
 } SharedCtl;
 
@@ -37,6 +38,7 @@ extern void named_make(dsa_area *area, SharedCtl *ctl);
 extern void named_attach(dsa_area *area, SharedCtl *ctl);
 extern void stats_make(dsa_area *area, SharedCtl *ctl);
 extern void stats_attach(dsa_area *area, SharedCtl *ctl);
+extern void stats_enter(bool new);
 extern void rejections_make(dsa_area *area, SharedCtl *ctl);
 extern void rejections_attach(dsa_area *area, SharedCtl *ctl);
 

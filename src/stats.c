@@ -1,30 +1,35 @@
 /*
  * stats.c
- *		Counters that survive a rollback, for each database.
+ *		Counters and histograms that survive a rollback: one set of them for
+ *		each database, and one for each of its busiest resources.
  *
- * They live in the shared area, from its making on.  Where the area cannot be
+ * They live in the shared area, from its making on, and count calls when they
+ * are done, whatever becomes of their transactions.  Where the area cannot be
  * had nothing is counted, and nothing fails.
+ *
+ * All counters are atomic.  A database's entry is made once and never goes, so
+ * a backend keeps a pointer to it.  A resource's may be given to another
+ * resource: stats.h says how that is locked.
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "lease_lock.h"
-#include "shared.h"
+#include "stats.h"
 
-PG_FUNCTION_INFO_V1(ll_stats);
+/* A new resource in a set takes this part of the others' use away. */
+#define USE_DECAY		1024
 
-typedef struct StatsEntry
-{
-	Oid			database;		/* the key */
-	int64		counts[N_STATS];	/* changed under the entry's lock */
-} StatsEntry;
-
+static dsa_area *area = NULL;
 static dshash_table *stats = NULL;
+static SharedCtl *shared = NULL;
+static StatsEntry *my_entry = NULL;
+static dsa_pointer my_resources_at = InvalidDsaPointer;
+static ResourceTable *my_resources = NULL;
 
 static dshash_parameters
 parameters(SharedCtl *ctl)
@@ -32,60 +37,318 @@ parameters(SharedCtl *ctl)
 	return compat_dshash_parameters(sizeof(Oid), sizeof(StatsEntry), ctl->tranche);
 }
 
-/* Makes the table in a new shared area. */
+/* Makes the table in a new shared area, with what a clean stop has left. */
 void
-stats_make(dsa_area *area, SharedCtl *ctl)
+stats_make(dsa_area *a, SharedCtl *ctl)
 {
 	dshash_parameters params = parameters(ctl);
-	dshash_table *t = dshash_create(area, &params, NULL);
+	dshash_table *t = dshash_create(a, &params, NULL);
 
 	ctl->stats = dshash_get_hash_table_handle(t);
 	dshash_detach(t);
+	pg_atomic_init_u32(&ctl->n_attached, 0);
 }
 
+/* Whoever leaves last keeps what was counted: the server may be stopping. */
+static void
+leave(int code, Datum arg)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (pg_atomic_sub_fetch_u32(&shared->n_attached, 1) == 0)
+		stats_file_save();
+	LWLockRelease(&shared->lock);
+}
+
+/* Called with ctl->lock held, so that nobody is writing the file. */
 void
-stats_attach(dsa_area *area, SharedCtl *ctl)
+stats_attach(dsa_area *a, SharedCtl *ctl)
 {
 	dshash_parameters params = parameters(ctl);
 
-	stats = dshash_attach(area, &params, ctl->stats, NULL);
+	stats = dshash_attach(a, &params, ctl->stats, NULL);
+	area = a;
+	shared = ctl;
 }
 
-/* Counts an event of this database. */
+/*
+ * The last step of attaching: from now on this backend is one that may leave
+ * last.  new: the area has just been made.
+ */
 void
-stats_count(Stat which)
+stats_enter(bool new)
 {
-	StatsEntry *entry;
-	bool		found;
-
-	if (!shared_attach())
-		return;
-	entry = dshash_find_or_insert(stats, &MyDatabaseId, &found);
-	if (!found)
-		memset(entry->counts, 0, sizeof(entry->counts));
-	entry->counts[which]++;
-	dshash_release_lock(stats, entry);
+	if (new)
+		stats_file_load();
+	if (pg_atomic_fetch_add_u32(&shared->n_attached, 1) == 0)
+		stats_file_remove();
+	before_shmem_exit(leave, (Datum) 0);
 }
 
-/* stats_data() */
-Datum
-ll_stats(PG_FUNCTION_ARGS)
+dshash_table *
+stats_table(void)
 {
-	TupleDesc	desc;
-	Datum		values[N_STATS];
-	bool		nulls[N_STATS] = {0};
-	int64		counts[N_STATS] = {0};
-	StatsEntry *entry;
+	return stats;
+}
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	entry = shared_attach() ? dshash_find(stats, &MyDatabaseId, false) : NULL;
-	if (entry)
-	{
-		memcpy(counts, entry->counts, sizeof(counts));
-		dshash_release_lock(stats, entry);
-	}
+static void
+histogram_clear(Histogram *h)
+{
+	pg_atomic_init_u64(&h->total, 0);
+	pg_atomic_init_u64(&h->largest, 0);
+	for (int i = 0; i < HISTOGRAM_BUCKETS; i++)
+		pg_atomic_init_u64(&h->buckets[i], 0);
+}
+
+void
+stats_body_clear(StatsBody *body, TimestampTz now)
+{
+	pg_atomic_init_u64(&body->since, (uint64) now);
 	for (int i = 0; i < N_STATS; i++)
-		values[i] = Int64GetDatum(counts[i]);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+		pg_atomic_init_u64(&body->counts[i], 0);
+	pg_atomic_init_u64(&body->margin_total, 0);
+	pg_atomic_init_u64(&body->margin_least, 1000);
+	pg_atomic_init_u64(&body->last_renewal, 0);
+	pg_atomic_init_u64(&body->last_write, 0);
+	histogram_clear(&body->wait);
+	histogram_clear(&body->hold);
+}
+
+/* How many sets lease_lock.track_resources asks for. */
+static int
+sets_wanted(void)
+{
+	return (track_resources + SET_SIZE - 1) / SET_SIZE;
+}
+
+/* A table for as many resources as the setting says; invalid for none. */
+static dsa_pointer
+make_resources(void)
+{
+	int			n_sets = sets_wanted();
+	dsa_pointer p;
+	ResourceTable *table;
+
+	if (n_sets == 0)
+		return InvalidDsaPointer;
+	p = dsa_allocate_extended(area, offsetof(ResourceTable, sets) + n_sets * sizeof(ResourceSet),
+							  DSA_ALLOC_NO_OOM | DSA_ALLOC_ZERO);
+	if (!DsaPointerIsValid(p))
+		return p;
+	table = dsa_get_address(area, p);
+	table->n_sets = n_sets;
+	table->n_in_set = track_resources / n_sets;
+	for (int i = 0; i < n_sets; i++)
+	{
+		LWLockInitialize(&table->sets[i].lock, shared->tranche);
+		for (int j = 0; j < SET_SIZE; j++)
+		{
+			pg_atomic_init_u64(&table->sets[i].use[j], 0);
+			table->sets[i].stats[j] = InvalidDsaPointer;
+		}
+	}
+	return p;
+}
+
+/* A database's entry, made when there is none. */
+StatsEntry *
+stats_entry_of(Oid database)
+{
+	bool		found;
+	StatsEntry *entry = dshash_find_or_insert(stats, &database, &found);
+
+	if (!found)
+	{
+		stats_body_clear(&entry->body, GetCurrentTimestamp());
+		entry->resources = make_resources();
+	}
+	dshash_release_lock(stats, entry);
+	return entry;
+}
+
+/* This database's entry; NULL without the shared area. */
+StatsEntry *
+stats_entry(void)
+{
+	if (my_entry == NULL && shared_attach())
+		my_entry = stats_entry_of(MyDatabaseId);
+	return my_entry;
+}
+
+/* Its resources; NULL when none are tracked. */
+ResourceTable *
+stats_resources(StatsEntry *entry)
+{
+	if (entry != my_entry)
+		return DsaPointerIsValid(entry->resources) ? dsa_get_address(area, entry->resources) : NULL;
+	if (entry->resources != my_resources_at)
+	{
+		my_resources_at = entry->resources;
+		my_resources = DsaPointerIsValid(my_resources_at) ?
+			dsa_get_address(area, my_resources_at) : NULL;
+	}
+	return my_resources;
+}
+
+ResourceStats *
+stats_resource(dsa_pointer p)
+{
+	return dsa_get_address(area, p);
+}
+
+/*
+ * Gives a resource a place in its set, that of the least used one when there
+ * is no other.  Needs the set's lock, exclusive.  NULL: no memory.
+ */
+ResourceStats *
+stats_take_place(ResourceTable *table, uint64 hash, uint64 use, const char *name, int name_len)
+{
+	ResourceSet *set = &table->sets[hash % table->n_sets];
+	uint64		least = PG_UINT64_MAX;
+	ResourceStats *r;
+	int			place = 0;
+
+	for (int i = 0; i < table->n_in_set; i++)
+	{
+		uint64		u = pg_atomic_read_u64(&set->use[i]);
+
+		if (u < least)
+		{
+			least = u;
+			place = i;
+		}
+	}
+	if (!DsaPointerIsValid(set->stats[place]))
+	{
+		set->stats[place] = dsa_allocate_extended(area, sizeof(ResourceStats), DSA_ALLOC_NO_OOM);
+		if (!DsaPointerIsValid(set->stats[place]))
+			return NULL;
+	}
+	/* Somebody busy long ago makes room in the end. */
+	if (least > 0)
+		for (int i = 0; i < table->n_in_set; i++)
+		{
+			uint64		u = pg_atomic_read_u64(&set->use[i]);
+
+			pg_atomic_write_u64(&set->use[i], u - u / USE_DECAY);
+		}
+	r = dsa_get_address(area, set->stats[place]);
+	r->name_len = name_len;
+	memcpy(r->name, name, name_len);
+	stats_body_clear(&r->body, GetCurrentTimestamp());
+	set->hash[place] = hash;
+	pg_atomic_write_u64(&set->use[place], use);
+	return r;
+}
+
+static void
+add_event(StatsBody *body, const StatsEvent *event)
+{
+	for (uint32 left = event->counts; left != 0; left &= left - 1)
+		pg_atomic_fetch_add_u64(&body->counts[pg_rightmost_one_pos32(left)], 1);
+	if (event->timed & STATS_WAIT)
+		histogram_add(&body->wait, event->wait);
+	if (event->timed & STATS_HOLD)
+		histogram_add(&body->hold, event->hold);
+	if (event->timed & STATS_MARGIN)
+	{
+		uint64		least = pg_atomic_read_u64(&body->margin_least);
+
+		pg_atomic_fetch_add_u64(&body->margin_total, event->margin);
+		while (event->margin < least &&
+			   !pg_atomic_compare_exchange_u64(&body->margin_least, &least, event->margin))
+			;
+		pg_atomic_write_u64(&body->last_renewal, (uint64) event->now);
+	}
+	if (event->counts & (1 << STAT_GUARDED_WRITES))
+		pg_atomic_write_u64(&body->last_write, (uint64) event->now);
+}
+
+/* The place of a resource in its set; -1 when it has none. */
+static int
+find_place(const ResourceTable *table, const ResourceSet *set, uint64 hash)
+{
+	for (int i = 0; i < table->n_in_set; i++)
+		if (set->hash[i] == hash && DsaPointerIsValid(set->stats[i]))
+			return i;
+	return -1;
+}
+
+/* Counts an event, for a resource as well unless that is NULL. */
+void
+stats_record(const LeaseName *resource, const StatsEvent *event)
+{
+	StatsEntry *entry = stats_entry();
+	ResourceTable *table;
+	ResourceSet *set;
+	ResourceStats *r;
+	int			place;
+
+	if (entry == NULL)
+		return;
+	add_event(&entry->body, event);
+	if (resource == NULL || track_resources == 0 || (table = stats_resources(entry)) == NULL)
+		return;
+	set = &table->sets[resource->hash % table->n_sets];
+	LWLockAcquire(&set->lock, LW_SHARED);
+	place = find_place(table, set, resource->hash);
+	if (place >= 0)
+	{
+		pg_atomic_fetch_add_u64(&set->use[place], 1);
+		add_event(&stats_resource(set->stats[place])->body, event);
+		LWLockRelease(&set->lock);
+		return;
+	}
+	LWLockRelease(&set->lock);
+
+	LWLockAcquire(&set->lock, LW_EXCLUSIVE);
+	place = find_place(table, set, resource->hash);
+	r = place >= 0 ? stats_resource(set->stats[place]) :
+		stats_take_place(table, resource->hash, 1, resource->data, resource->len);
+	if (r)
+		add_event(&r->body, event);
+	LWLockRelease(&set->lock);
+}
+
+/* Counts what has no time; resource can be NULL. */
+void
+stats_count(Stat which, const LeaseName *resource)
+{
+	StatsEvent	event = {.counts = 1 << which};
+
+	stats_record(resource, &event);
+}
+
+/*
+ * Begins anew for this database, with as many resources as the setting says
+ * now.  What others count meanwhile may be lost.
+ */
+void
+stats_clear(void)
+{
+	StatsEntry *entry = stats_entry();
+	ResourceTable *table;
+
+	if (entry == NULL)
+		return;
+	stats_body_clear(&entry->body, GetCurrentTimestamp());
+	table = stats_resources(entry);
+	/* An old table is left to those who are counting in it. */
+	if (table == NULL || table->n_sets != sets_wanted() ||
+		table->n_in_set != track_resources / table->n_sets)
+		entry->resources = make_resources();
+	for (int i = 0; table && i < table->n_sets; i++)
+	{
+		ResourceSet *set = &table->sets[i];
+
+		LWLockAcquire(&set->lock, LW_EXCLUSIVE);
+		for (int j = 0; j < SET_SIZE; j++)
+		{
+			if (DsaPointerIsValid(set->stats[j]))
+				dsa_free(area, set->stats[j]);
+			set->stats[j] = InvalidDsaPointer;
+			set->hash[j] = 0;
+			pg_atomic_write_u64(&set->use[j], 0);
+		}
+		LWLockRelease(&set->lock);
+	}
 }

@@ -65,7 +65,7 @@ ll_raise_token(PG_FUNCTION_ARGS)
 		char	   *detail = psprintf("from " INT64_FORMAT " to " INT64_FORMAT, before, last);
 
 		audit_write("raise_token", "lease_lock.token_seq", NULL, detail, AUDIT_FOR_GOOD);
-		ereport(LOG,
+		ereport(event_level,
 				(errmsg("fencing tokens raised by \"%s\" %s",
 						GetUserNameFromId(GetUserId(), false), detail)));
 		/* It stays whatever becomes of the transaction, so make it durable now. */

@@ -52,6 +52,12 @@ enum
 	HOLDERS_CLIENT_ADDR,
 	HOLDERS_PID,
 	HOLDERS_GRANT_PID,
+	HOLDERS_BACKEND_START,
+	HOLDERS_ACQUIRED_AT,
+	HOLDERS_RENEWED_AT,
+	HOLDERS_RENEWALS,
+	HOLDERS_TTL,
+	HOLDERS_SESSION_GONE,
 	HOLDERS_NATTS
 };
 
@@ -134,6 +140,7 @@ typedef struct HoldersScan
 	KeyedTable *lease;
 	LinePlace  *waiting;
 	int			n_waiting;
+	bool		ended;			/* show those that a call ended as well */
 	bool		all_stats;
 	TimestampTz now;
 } HoldersScan;
@@ -170,8 +177,9 @@ holder_row(HeapTuple tuple, Version version, TransactionId xid, TupleDesc desc, 
 	/* A renewal in flight: the committed row says it all. */
 	if (version == VERSION_IN_FLIGHT && !granting)
 		return;
-	if (row.ended_by == ENDED_RELEASED || row.ended_by == ENDED_FORCED ||
-		(row.ended_by == ENDED_TRANSACTION && !granting))
+	if (!scan->ended &&
+		(row.ended_by == ENDED_RELEASED || row.ended_by == ENDED_FORCED ||
+		 (row.ended_by == ENDED_TRANSACTION && !granting)))
 		return;
 	if (version == VERSION_CHANGING)
 	{
@@ -193,7 +201,8 @@ holder_row(HeapTuple tuple, Version version, TransactionId xid, TupleDesc desc, 
 	}
 	else
 	{
-		state = lease_live(&row, false, scan->now) ? "held" : "expired";
+		state = row.ended_by != NOT_ENDED ? "ended" :
+			lease_live(&row, false, scan->now) ? "held" : "expired";
 		if (row.session != 0 && strcmp(state, "held") == 0)
 			pid = row.pid;
 	}
@@ -205,7 +214,7 @@ holder_row(HeapTuple tuple, Version version, TransactionId xid, TupleDesc desc, 
 	out[HOLDERS_OWNER] = in[LEASE_OWNER - 1];
 	out[HOLDERS_TOKEN] = in[LEASE_VERSION - 1];
 	out[HOLDERS_EXPIRE_AT] = in[LEASE_EXPIRE_AT - 1];
-	out[HOLDERS_REMAINING] = IntervalPGetDatum(usecs_interval(strcmp(state, "expired") == 0 ? 0 :
+	out[HOLDERS_REMAINING] = IntervalPGetDatum(usecs_interval(strcmp(state, "expired") == 0 || strcmp(state, "ended") == 0 ? 0 :
 															  Max(row.expire_at - scan->now, 0)));
 	out[HOLDERS_HELD_FOR] = IntervalPGetDatum(usecs_interval(Max(scan->now - row.acquired_at, 0)));
 	out[HOLDERS_SCOPE] = in[LEASE_SCOPE - 1];
@@ -227,10 +236,17 @@ holder_row(HeapTuple tuple, Version version, TransactionId xid, TupleDesc desc, 
 	out[HOLDERS_PID] = Int32GetDatum(pid);
 	out_null[HOLDERS_PID] = pid == 0;
 	out[HOLDERS_GRANT_PID] = in[LEASE_PID - 1];
+	out[HOLDERS_BACKEND_START] = in[LEASE_BACKEND_START - 1];
+	out[HOLDERS_ACQUIRED_AT] = in[LEASE_ACQUIRED_AT - 1];
+	out[HOLDERS_RENEWED_AT] = in[LEASE_RENEWED_AT - 1];
+	out[HOLDERS_RENEWALS] = in[LEASE_RENEWALS - 1];
+	out[HOLDERS_TTL] = in[LEASE_TTL - 1];
+	out[HOLDERS_SESSION_GONE] = BoolGetDatum(row.session != 0 && strcmp(state, "expired") == 0 &&
+											 row.expire_at > scan->now);
 	tuplestore_putvalues(scan->rsinfo->setResult, scan->rsinfo->setDesc, out, out_null);
 }
 
-/* holders_data() */
+/* holders_data(ended): all resources with ended, what was released as well */
 Datum
 ll_holders(PG_FUNCTION_ARGS)
 {
@@ -241,6 +257,7 @@ ll_holders(PG_FUNCTION_ARGS)
 	(void) keyed_open(&lease, TABLE_LEASE, AccessShareLock, false);
 	scan.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	scan.lease = &lease;
+	scan.ended = PG_GETARG_BOOL(0);
 	scan.n_waiting = line_copy(0, &scan.waiting);
 	scan.all_stats = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	scan.now = GetCurrentTimestamp();

@@ -1,0 +1,145 @@
+/*
+ * history.c
+ *		One row of lease_lock.history for every grant that ended, while the
+ *		setting lease_lock.history is on; and prune_history().
+ *
+ * Whoever ends a grant, or finds that it has ended, writes its row, in the same
+ * transaction: rolled back, it has not ended.  The table and its indexes are
+ * opened before R, as all relations are.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_type_d.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "lease_lock.h"
+
+PG_FUNCTION_INFO_V1(ll_prune_history);
+
+/* False only with nowait, when somebody's lock on the table is in the way. */
+bool
+history_open(History *history, bool nowait)
+{
+	history->rel = NULL;
+	if (!keep_history)
+		return true;
+	history->rel = own_open(REL_HISTORY, RowExclusiveLock, nowait);
+	if (history->rel == NULL)
+		return false;
+	history->indexes = CatalogOpenIndexes(history->rel);
+	return true;
+}
+
+void
+history_close(History *history)
+{
+	if (history->rel == NULL)
+		return;
+	CatalogCloseIndexes(history->indexes);
+	relation_close(history->rel, NoLock);
+}
+
+/* Writes the row of a grant that ended; desc is that of lease_lock.lease. */
+void
+history_write(History *history, const LeaseRow *row, TupleDesc desc,
+			  TimestampTz ended_at, const char *ended_by)
+{
+	static const AttrNumber copied[][2] = {
+		{HISTORY_TOKEN, LEASE_VERSION},
+		{HISTORY_RESOURCE, LEASE_RESOURCE},
+		{HISTORY_OWNER, LEASE_OWNER},
+		{HISTORY_ROLE, LEASE_ROLE},
+		{HISTORY_APPLICATION_NAME, LEASE_APPLICATION_NAME},
+		{HISTORY_CLIENT_ADDR, LEASE_CLIENT_ADDR},
+		{HISTORY_SCOPE, LEASE_SCOPE},
+		{HISTORY_PAYLOAD, LEASE_PAYLOAD},
+		{HISTORY_GRANTED_AT, LEASE_ACQUIRED_AT},
+		{HISTORY_RENEWALS, LEASE_RENEWALS},
+	};
+	Datum		values[HISTORY_NATTS] = {0};
+	bool		nulls[HISTORY_NATTS] = {0};
+	HeapTuple	tuple;
+
+	if (history->rel == NULL)
+		return;
+	for (int i = 0; i < lengthof(copied); i++)
+		values[copied[i][0] - 1] = heap_getattr(row->tuple, copied[i][1], desc,
+												&nulls[copied[i][0] - 1]);
+	/* A clock that was set back must not make it end before it began. */
+	values[HISTORY_ENDED_AT - 1] = TimestampTzGetDatum(Max(ended_at, row->acquired_at));
+	values[HISTORY_ENDED_BY - 1] = CStringGetTextDatum(ended_by);
+	nulls[HISTORY_LONGEST_GAP - 1] = row->renewals == 0;
+	values[HISTORY_LONGEST_GAP - 1] = IntervalPGetDatum(usecs_interval(row->longest_gap));
+	tuple = heap_form_tuple(RelationGetDescr(history->rel), values, nulls);
+	CatalogTupleInsertWithInfo(history->rel, tuple, history->indexes);
+	heap_freetuple(tuple);
+	CommandCounterIncrement();
+}
+
+/*
+ * Writes the row of a grant that is found to have ended by itself.  One that a
+ * call ended has its row already.
+ */
+void
+history_write_end(History *history, const LeaseRow *row, TupleDesc desc, TimestampTz now)
+{
+	if (row->ended_by == ENDED_TRANSACTION)
+		history_write(history, row, desc, row->acquired_at, "transaction");
+	else if (row->ended_by == NOT_ENDED && row->expire_at > now)
+		history_write(history, row, desc, now, "session gone");
+	else if (row->ended_by == NOT_ENDED)
+		history_write(history, row, desc, row->expire_at, "expired");
+}
+
+/*
+ * prune_history(keep): how many rows it removed.  EXECUTE is the permission, so
+ * the rows are deleted as the table's owner.
+ */
+Datum
+ll_prune_history(PG_FUNCTION_ARGS)
+{
+	int64		keep;
+	Relation	history;
+	Oid			owner;
+	Oid			role;
+	int			context;
+	Oid			types[1] = {TIMESTAMPTZOID};
+	Datum		values[1];
+	uint64		pruned;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("keep must not be null"),
+				 errhint("Pass how long a row is kept after its grant has ended.")));
+	keep = idle_arg(PG_GETARG_INTERVAL_P(0));
+	PreventCommandIfReadOnly("prune_history()");
+	PreventCommandIfParallelMode("prune_history()");
+	history = own_open(REL_HISTORY, RowExclusiveLock, false);
+	owner = history->rd_rel->relowner;
+	relation_close(history, NoLock);
+
+	GetUserIdAndSecContext(&role, &context);
+	SetUserIdAndSecContext(owner, context | SECURITY_LOCAL_USERID_CHANGE);
+	SPI_connect();
+	values[0] = TimestampTzGetDatum(GetCurrentTimestamp() - keep);
+	if (SPI_execute_with_args("DELETE FROM lease_lock.history WHERE ended_at OPERATOR(pg_catalog.<) $1",
+							  1, types, values, NULL, false, 0) != SPI_OK_DELETE)
+		elog(ERROR, "could not delete from lease_lock.history");
+	pruned = SPI_processed;
+	SPI_finish();
+	SetUserIdAndSecContext(role, context);
+	if (pruned > 0)
+		audit_write("prune_history", "lease_lock.history", NULL,
+					psprintf(UINT64_FORMAT " rows older than %s", pruned, usecs_text(keep)), 0);
+	PG_RETURN_INT64(pruned);
+}

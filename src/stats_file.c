@@ -1,0 +1,195 @@
+/*
+ * stats_file.c
+ *		Keeps statistics over a clean restart, in a file of the data directory.
+ *
+ * Nothing of ours runs when the server stops, so the backend that leaves the
+ * shared area last writes the file, and the next one that comes removes it:
+ * the file is there only while nobody counts.  After a crash there is none,
+ * and counting begins anew, as it does for PostgreSQL's own statistics.
+ *
+ * Needs SharedCtl's lock.  What cannot be read or written is reported to the
+ * server log and done without.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/fd.h"
+
+#include "compat.h"
+#include "lease_lock.h"
+#include "stats.h"
+
+#define STATS_FILE	PGSTAT_STAT_PERMANENT_DIRECTORY "/lease_lock.stat"
+
+/* Raise it with every change of what is written. */
+#define FILE_LAYOUT	1
+
+typedef struct FileHead
+{
+	char		magic[8];
+	uint32		layout;
+	uint32		body_size;
+} FileHead;
+
+static const FileHead head = {"leaselk", FILE_LAYOUT, sizeof(StatsBody)};
+
+/* Before a database's entry, which its resources follow. */
+typedef struct FileEntry
+{
+	Oid			database;
+	uint32		n_resources;
+} FileEntry;
+
+/* Before a resource's name and body. */
+typedef struct FileResource
+{
+	uint64		hash;
+	uint64		use;
+	uint32		name_len;
+} FileResource;
+
+static bool
+put(FILE *file, const void *data, size_t size)
+{
+	return fwrite(data, size, 1, file) == 1;
+}
+
+static bool
+get(FILE *file, void *data, size_t size)
+{
+	return fread(data, size, 1, file) == 1;
+}
+
+static bool
+put_resources(FILE *file, ResourceTable *table)
+{
+	for (int i = 0; table && i < table->n_sets; i++)
+		for (int j = 0; j < table->n_in_set; j++)
+		{
+			ResourceSet *set = &table->sets[i];
+			FileResource resource = {set->hash[j], pg_atomic_read_u64(&set->use[j]), 0};
+			ResourceStats *r;
+
+			if (resource.use == 0)
+				continue;
+			r = stats_resource(set->stats[j]);
+			resource.name_len = r->name_len;
+			if (!put(file, &resource, sizeof(resource)) ||
+				!put(file, r->name, r->name_len) ||
+				!put(file, &r->body, sizeof(r->body)))
+				return false;
+		}
+	return true;
+}
+
+static uint32
+count_resources(ResourceTable *table)
+{
+	uint32		n = 0;
+
+	for (int i = 0; table && i < table->n_sets; i++)
+		for (int j = 0; j < table->n_in_set; j++)
+			if (pg_atomic_read_u64(&table->sets[i].use[j]) != 0)
+				n++;
+	return n;
+}
+
+/* Writes the file; nobody else uses the area. */
+void
+stats_file_save(void)
+{
+	FILE	   *file = AllocateFile(STATS_FILE ".tmp", PG_BINARY_W);
+	bool		ok = file != NULL && put(file, &head, sizeof(head));
+	dshash_seq_status status;
+	StatsEntry *entry;
+
+	if (ok)
+	{
+		dshash_seq_init(&status, stats_table(), false);
+		while (ok && (entry = dshash_seq_next(&status)) != NULL)
+		{
+			ResourceTable *table = stats_resources(entry);
+			FileEntry	e = {entry->database, count_resources(table)};
+
+			ok = put(file, &e, sizeof(e)) &&
+				put(file, &entry->body, sizeof(entry->body)) &&
+				put_resources(file, table);
+		}
+		dshash_seq_term(&status);
+	}
+	if (file != NULL && FreeFile(file) != 0)
+		ok = false;
+	if (ok && rename(STATS_FILE ".tmp", STATS_FILE) != 0)
+		ok = false;
+	if (!ok)
+	{
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", STATS_FILE)));
+		unlink(STATS_FILE ".tmp");
+	}
+}
+
+void
+stats_file_remove(void)
+{
+	unlink(STATS_FILE);
+}
+
+static bool
+get_entry(FILE *file, const FileEntry *e)
+{
+	StatsEntry *entry = stats_entry_of(e->database);
+	ResourceTable *table = stats_resources(entry);
+	StatsBody	body;
+
+	if (!get(file, &body, sizeof(body)))
+		return false;
+	memcpy(&entry->body, &body, sizeof(body));
+	for (uint32 i = 0; i < e->n_resources; i++)
+	{
+		FileResource resource;
+		char		name[MAX_NAME_BYTES];
+		ResourceStats *r;
+
+		if (!get(file, &resource, sizeof(resource)) ||
+			resource.name_len == 0 || resource.name_len > MAX_NAME_BYTES ||
+			!get(file, name, resource.name_len) ||
+			!get(file, &body, sizeof(body)))
+			return false;
+		r = table ? stats_take_place(table, resource.hash, resource.use, name, resource.name_len) : NULL;
+		if (r)
+			memcpy(&r->body, &body, sizeof(body));
+	}
+	return true;
+}
+
+/* Reads the file, if there is one, into an area that was just made. */
+void
+stats_file_load(void)
+{
+	FILE	   *file = AllocateFile(STATS_FILE, PG_BINARY_R);
+	FileHead	found;
+	FileEntry	e;
+	bool		ok;
+
+	if (file == NULL)
+	{
+		if (errno != ENOENT)
+			ereport(LOG,
+					(errcode_for_file_access(),
+					 errmsg("could not read file \"%s\": %m", STATS_FILE)));
+		return;
+	}
+	ok = get(file, &found, sizeof(found)) && memcmp(&found, &head, sizeof(head)) == 0;
+	while (ok && get(file, &e, sizeof(e)))
+		ok = get_entry(file, &e);
+	if (!ok)
+		ereport(LOG,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("ignoring invalid data in file \"%s\"", STATS_FILE)));
+	FreeFile(file);
+}

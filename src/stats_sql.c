@@ -1,0 +1,279 @@
+/*
+ * stats_sql.c
+ *		The functions behind the views of statistics, stats_reset(), and
+ *		suggest_ttl().
+ *
+ * They read counters while others count: each is right, their sums may be of
+ * different moments.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/htup_details.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "lease_lock.h"
+#include "stats.h"
+
+PG_FUNCTION_INFO_V1(ll_stats);
+PG_FUNCTION_INFO_V1(ll_resource_stats);
+PG_FUNCTION_INFO_V1(ll_histograms);
+PG_FUNCTION_INFO_V1(ll_stats_reset);
+PG_FUNCTION_INFO_V1(ll_suggest_ttl);
+
+/* suggest_ttl() says nothing of fewer holds. */
+#define LEAST_HOLDS	30
+
+/* Columns of a body: since, the counters, four of renewals, six of each histogram. */
+#define BODY_NATTS	(1 + N_STATS + 4 + 6 + 6)
+
+static uint64
+get(const pg_atomic_uint64 *counter)
+{
+	return pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, counter));
+}
+
+static uint64
+histogram_count(const Histogram *h)
+{
+	uint64		n = 0;
+
+	for (int i = 0; i < HISTOGRAM_BUCKETS; i++)
+		n += get(&h->buckets[i]);
+	return n;
+}
+
+/* A quantile in microseconds, by line within its bucket; n is the count, > 0. */
+static int64
+histogram_quantile(const Histogram *h, uint64 n, double quantile)
+{
+	double		rank = Max(ceil(quantile * n), 1.0);
+	double		before = 0;
+	uint64		largest = get(&h->largest);
+
+	for (int i = 0; i < HISTOGRAM_BUCKETS - 1; i++)
+	{
+		uint64		in = get(&h->buckets[i]);
+
+		if (in > 0 && before + in >= rank)
+		{
+			double		low = histogram_floor(i);
+			double		width = histogram_floor(i + 1) - low;
+
+			/* The last of a bucket is at its end, and whole microseconds. */
+			return Min((int64) (low + (width - 1) * (rank - before) / in), (int64) largest);
+		}
+		before += in;
+	}
+	return largest;
+}
+
+static void
+put_histogram(const Histogram *h, Datum *values, bool *nulls)
+{
+	static const double quantiles[] = {0.5, 0.95, 0.99};
+	uint64		n = histogram_count(h);
+
+	values[0] = Int64GetDatum(n);
+	values[1] = IntervalPGetDatum(usecs_interval(get(&h->total)));
+	for (int i = 0; i < lengthof(quantiles); i++)
+	{
+		nulls[2 + i] = n == 0;
+		if (n > 0)
+			values[2 + i] = IntervalPGetDatum(usecs_interval(histogram_quantile(h, n, quantiles[i])));
+	}
+	nulls[5] = n == 0;
+	values[5] = IntervalPGetDatum(usecs_interval(get(&h->largest)));
+}
+
+static void
+put_time(const pg_atomic_uint64 *at, Datum *value, bool *isnull)
+{
+	*value = TimestampTzGetDatum((TimestampTz) get(at));
+	*isnull = get(at) == 0;
+}
+
+static void
+put_body(const StatsBody *body, Datum *values, bool *nulls)
+{
+	uint64		renewals = get(&body->counts[STAT_RENEWALS]);
+	int			n = 0;
+
+	put_time(&body->since, &values[n], &nulls[n]);
+	n++;
+	for (int i = 0; i < N_STATS; i++)
+		values[n++] = Int64GetDatum(get(&body->counts[i]));
+	nulls[n] = nulls[n + 1] = renewals == 0;
+	values[n++] = Float8GetDatum(renewals ? get(&body->margin_total) / 1000.0 / renewals : 0);
+	values[n++] = Float8GetDatum(get(&body->margin_least) / 1000.0);
+	put_time(&body->last_renewal, &values[n], &nulls[n]);
+	n++;
+	put_time(&body->last_write, &values[n], &nulls[n]);
+	n++;
+	put_histogram(&body->wait, &values[n], &nulls[n]);
+	n += 6;
+	put_histogram(&body->hold, &values[n], &nulls[n]);
+	Assert(n + 6 == BODY_NATTS);
+}
+
+/* stats_data(): a row, whose counters are NULL without the shared area */
+Datum
+ll_stats(PG_FUNCTION_ARGS)
+{
+	StatsEntry *entry = stats_entry();
+	TupleDesc	desc;
+	Datum		values[BODY_NATTS] = {0};
+	bool		nulls[BODY_NATTS] = {0};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	if (entry)
+		put_body(&entry->body, values, nulls);
+	else
+		memset(nulls, true, sizeof(nulls));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/* resource_stats_data() */
+Datum
+ll_resource_stats(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	StatsEntry *entry;
+	ResourceTable *table;
+	ResourceStats *copies = palloc(SET_SIZE * sizeof(ResourceStats));
+
+	InitMaterializedSRF(fcinfo, 0);
+	entry = stats_entry();
+	table = entry ? stats_resources(entry) : NULL;
+	for (int i = 0; table && i < table->n_sets; i++)
+	{
+		ResourceSet *set = &table->sets[i];
+		int			n = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		LWLockAcquire(&set->lock, LW_SHARED);
+		for (int j = 0; j < table->n_in_set; j++)
+			if (pg_atomic_read_u64(&set->use[j]) != 0)
+				memcpy(&copies[n++], stats_resource(set->stats[j]), sizeof(ResourceStats));
+		LWLockRelease(&set->lock);
+		for (int j = 0; j < n; j++)
+		{
+			Datum		values[1 + BODY_NATTS] = {0};
+			bool		nulls[1 + BODY_NATTS] = {0};
+
+			values[0] = PointerGetDatum(cstring_to_text_with_len(copies[j].name, copies[j].name_len));
+			put_body(&copies[j].body, values + 1, nulls + 1);
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		}
+	}
+	return (Datum) 0;
+}
+
+/*
+ * histograms_data(): for waits and for holds, how many were at most so long;
+ * up to powers of two, that is where buckets end
+ */
+Datum
+ll_histograms(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	StatsEntry *entry;
+
+	InitMaterializedSRF(fcinfo, 0);
+	entry = stats_entry();
+	for (int k = 0; entry && k < 2; k++)
+	{
+		const Histogram *h = k == 0 ? &entry->body.wait : &entry->body.hold;
+		uint64		n = 0;
+
+		for (int i = 0; i < HISTOGRAM_BUCKETS; i++)
+		{
+			Datum		values[3];
+			bool		nulls[3] = {0};
+
+			n += get(&h->buckets[i]);
+			/* From about a millisecond on, up to about a day. */
+			if (i % 4 != 3 || i < 36 || i > 148)
+				continue;
+			values[0] = CStringGetTextDatum(k == 0 ? "wait" : "hold");
+			values[1] = IntervalPGetDatum(usecs_interval(histogram_floor(i + 1) - 1));
+			values[2] = Int64GetDatum(n);
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		}
+	}
+	return (Datum) 0;
+}
+
+/* stats_reset() */
+Datum
+ll_stats_reset(PG_FUNCTION_ARGS)
+{
+	stats_clear();
+	rejections_clear();
+	PG_RETURN_VOID();
+}
+
+/*
+ * suggest_ttl(resource, quantile, factor): the quantile of the holds measured,
+ * times factor; NULL for fewer than LEAST_HOLDS.
+ */
+Datum
+ll_suggest_ttl(PG_FUNCTION_ARGS)
+{
+	LeaseName	resource;
+	double		quantile;
+	double		factor;
+	StatsEntry *entry;
+	ResourceTable *table;
+	ResourceSet *set;
+	int64		ttl = 0;
+
+	if (PG_ARGISNULL(0))
+		argument_is_null("resource");
+	resource = name_arg(PG_GETARG_TEXT_PP(0), "resource");
+	if (PG_ARGISNULL(1) || PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", PG_ARGISNULL(1) ? "quantile" : "factor"),
+				 errhint("Pass a value, or leave the argument out for its default.")));
+	quantile = PG_GETARG_FLOAT8(1);
+	factor = PG_GETARG_FLOAT8(2);
+	if (!(quantile > 0 && quantile <= 1))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("quantile must be above 0 and at most 1"),
+				 errhint("0.999 covers all but one of a thousand.")));
+	if (!(factor >= 1 && factor <= 1000))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("factor must be between 1 and 1000"),
+				 errhint("2 leaves as much again for what was not measured.")));
+
+	entry = stats_entry();
+	table = entry ? stats_resources(entry) : NULL;
+	if (table == NULL)
+		PG_RETURN_NULL();
+	set = &table->sets[resource.hash % table->n_sets];
+	LWLockAcquire(&set->lock, LW_SHARED);
+	for (int i = 0; i < table->n_in_set; i++)
+		if (set->hash[i] == resource.hash && pg_atomic_read_u64(&set->use[i]) != 0)
+		{
+			const Histogram *h = &stats_resource(set->stats[i])->body.hold;
+			uint64		n = histogram_count(h);
+
+			if (n >= LEAST_HOLDS)
+				ttl = (int64) (histogram_quantile(h, n, quantile) * factor);
+		}
+	LWLockRelease(&set->lock);
+	if (ttl == 0)
+		PG_RETURN_NULL();
+	/* Not less than acquire takes. */
+	PG_RETURN_INTERVAL_P(usecs_interval(Max(ttl, 1000)));
+}
