@@ -9,6 +9,11 @@
 \pset format unaligned
 set client_min_messages = warning;
 create extension lease_lock;
+\getenv srcdir PG_ABS_SRCDIR
+\set attempts :srcdir '/common/attempts.sql'
+\set ECHO none
+\i :attempts
+\set ECHO all
 
 -- Unguarded tables, through which the guarded ones are reached.
 create table parent (id int primary key);
@@ -87,8 +92,8 @@ insert into writes (sql) values
   ('insert into doc values (7, 7), (8, 8), (9, 9) returning id'),
   ('insert into doc (id) select id + 6 from doc where id < 3'),
   ('insert into doc select 7, 7 where false'),
-  ('insert into gen (v) values (5), (6)'),
-  ('insert into gen (id, v, big) overriding system value values (88, 5, 5)'),
+  ('alter table gen alter id restart with 81, alter big restart; insert into gen (v) values (5), (6)'),
+  ('insert into gen (id, v, big) overriding system value values (88, 5, 5) returning big'),
   ('update doc set v = 0 where id = 1'),
   ('update doc set v = v'),
   ('update doc set id = id + 6, v = default where id = 2'),
@@ -193,7 +198,7 @@ insert into writes (sql) values (case when current_setting('server_version_num')
 create view pg_temp.listed as
   select n, case when n < max(n) over () then regexp_replace(sql, '\n *', ' ') else 'merge ... when not matched by source then delete' end as sql from writes;
 
--- All there is in the tables.
+-- All there is in the tables, for attempt.
 create function pg_temp.contents() returns text language sql as $$
   select md5(string_agg(r, e'\n' order by r)) from (
     select 'parent ' || t::text from parent t union all select 'lookup ' || t::text from lookup t union all
@@ -203,39 +208,6 @@ create function pg_temp.contents() returns text language sql as $$
     select tableoid::regclass || ' ' || t::text from part t union all
     select tableoid::regclass || ' ' || t::text from base t union all select 'gen ' || t::text from gen t) x(r)
 $$;
-create function pg_temp.fence() returns text language sql as $$
-  select coalesce(string_agg(format('%s=%s', name, highest), ' ' order by name), '') from lease_lock.fence
-$$;
--- How often this transaction has written a row of the fence.
-create function pg_temp.fence_writes() returns bigint language sql as $$
-  select pg_stat_get_xact_tuples_inserted(f) + pg_stat_get_xact_tuples_updated(f) + pg_stat_get_xact_tuples_deleted(f)
-  from cast('lease_lock.fence'::regclass as oid) f
-$$;
--- What a write comes to, the contents after it, and the names it raised to 20; all of it is undone.
-create function pg_temp.attempt(sql text, out code text, out rows bigint, out after text, out raised text) language plpgsql as $$
-declare w bigint; fence text := pg_temp.fence(); before text := pg_temp.contents();
-begin
-  perform setval('gen_id_seq', 81, false), setval('gen_big_seq', 1, false);
-  begin
-    w := pg_temp.fence_writes();
-    execute sql;
-    get diagnostics rows = row_count;
-    after := pg_temp.contents();
-    select string_agg(regexp_replace(name, '.*/', ''), ' ' order by name), pg_temp.fence_writes() - w
-      into raised, w from lease_lock.fence where highest = 20;
-    if w <> (select count(*) from lease_lock.fence where highest = 20) then
-      raised := raised || '!';
-    end if;
-    raise sqlstate 'ZZ000';
-  exception when sqlstate 'ZZ000' then
-    code := 'ok';
-  when others then
-    code := sqlstate;
-  end;
-  if pg_temp.fence() <> fence or pg_temp.contents() <> before then
-    code := code || ', and something was changed';
-  end if;
-end $$;
 -- 1. Without guards: what each write does.
 create table part_top (v int, cas int, id int not null);
 alter table part attach partition part_top for values from (70) to (80);
