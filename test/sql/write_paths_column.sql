@@ -57,7 +57,6 @@ insert into writes (sql) values
   ('insert into item values (2, TOK), (7, TOK)'),
   ('insert into item_high (id, token) values (7, TOK)'),
   ('update item set token = TOK'),
-  ('update item set id = 7, token = TOK where id = 1'),
   ('update base set token = TOK'),
   ('insert into kid values (3, TOK)'),
   -- These carry none of their own.
@@ -77,30 +76,65 @@ insert into writes (sql) values
 insert into writes (sql) select format('copy doc (id, v, token) from %L%s', :'rows' || '.TOK' || b, case when b <> '' then ' (format binary)' end) from (values (''), ('.bin')) f(b);
 create function pg_temp.try_all(carried text, presented bigint) returns table (n int, code text, rows bigint, after text) language plpgsql as $$
 begin
-  -- A name that no row has: without a template any will do.
   if presented is not null then
-    perform lease_lock.present(name, presented) from unnest('{whatever,d/1,d/2,d/6,d/7,d/8,d/3}'::text[]) name;
+    perform lease_lock.present('col', presented);
   end if;
   return query select w.n, a.code, a.rows, a.after from writes w, pg_temp.attempt(replace(w.sql, 'TOK', carried)) a order by w.n;
 end $$;
-select format($$copy (select 7, 1, %s) to %L%s$$, t, :'rows' || '.' || t || b, case when b <> '' then ' (format binary)' end)
-  from unnest('{4,5,6,null}'::text[]) t, (values (''), ('.bin')) f(b) \gexec
-
--- 1. Without a template: stored are 5s.  Carried and presented: none, 4, 5, 6.
+\set ECHO errors
+select format('copy (select 7, 1, cast(%s as bigint)) to %L%s', t, :'rows' || '.' || t || b, case when b <> '' then ' (format binary)' end)
+  from unnest('{4,5,6,"null"}'::text[]) t, (values (''), ('.bin')) f(b) \gexec
+\set ECHO all
 begin;
 create temp table plain_5 as select * from pg_temp.try_all('5', null);
 create temp table plain_6 as select * from pg_temp.try_all('6', null);
 commit;
+select count(*) from plain_5 where code <> 'ok';
+
+-- 1. Without a template; the rows were written under 5.  A name of no row is
+-- presented: any will do.  Nothing presented, nothing is missed but by DELETE.
 select lease_lock.guard_column(t, 'token') from unnest('{doc,item,base}'::regclass[]) t;
 begin;
 create temp table none as select * from pg_temp.try_all('null', null);
+create temp table alone as select * from pg_temp.try_all('6', null);
 create temp table t4 as select * from pg_temp.try_all('4', 4);
 create temp table t5 as select * from pg_temp.try_all('5', 5);
 create temp table t6 as select * from pg_temp.try_all('6', 6);
 commit;
--- What passes does what it does without the guard.
-select n, replace(sql, :'rows', 'ROWS') as sql, none.code as none, t4.code as "4", t5.code as "5", t6.code as "6", t6.rows,
-    case when t5.code = 'ok' then t5.rows is not distinct from p5.rows and t5.after = p5.after end as same5,
-    case when t6.code = 'ok' then t6.rows is not distinct from p6.rows and t6.after = p6.after end as same6
-  from writes join none using (n) join t4 using (n) join t5 using (n) join t6 using (n) join plain_5 p5 using (n) join plain_6 p6 using (n) order by n;
-select count(*) from lease_lock.fence;
+create view pg_temp.results as
+  select n, replace(sql, :'rows', 'ROWS') as sql, none.code as none, t4.code as "4", t5.code as "5", t6.code as "6", alone.code as "6 alone",
+      nullif(concat_ws(', ', case when t5.code = 'ok' and (t5.rows, t5.after) is distinct from (p5.rows, p5.after) then '5 differs' end,
+        case when t6.code = 'ok' and (t6.rows, t6.after) is distinct from (p6.rows, p6.after) then '6 differs' end,
+        case when alone.code = 'ok' and (alone.rows, alone.after) is distinct from (p6.rows, p6.after) then '6 alone differs' end), '') as problem
+    from writes join none using (n) join t4 using (n) join t5 using (n) join t6 using (n) join alone using (n) join plain_5 p5 using (n) join plain_6 p6 using (n);
+select * from pg_temp.results order by n;
+
+-- 2. With a resource: 5 is the token of a lease before, 6 that of the newest grant.
+\set ECHO errors
+select 'select lease_lock.acquire(''col'', ''A'', ''1 hour'')' from generate_series(1, 6) \gexec
+\set ECHO all
+select lease_lock.guard_column(t, 'token', resource => 'col') from unnest('{doc,item,base}'::regclass[]) t;
+drop table none, alone, t4, t5, t6 cascade;
+begin;
+create temp table none as select * from pg_temp.try_all('null', null);
+create temp table alone as select * from pg_temp.try_all('6', null);
+create temp table old as select * from pg_temp.try_all('5', 5);
+create temp table carried_old as select * from pg_temp.try_all('5', 6);
+create temp table newest as select * from pg_temp.try_all('6', 6);
+commit;
+-- A foreign key's UPDATE, like any that does not mention the column, carries
+-- what is stored, and that is 5.
+select n, replace(sql, :'rows', 'ROWS') as sql, none.code as none, old.code as "5", carried_old.code as "5, presents 6", newest.code as "6", alone.code as "6 alone",
+    case when newest.code = 'ok' and (newest.rows, newest.after) is distinct from (p6.rows, p6.after) then '6 differs' end as problem
+  from writes join none using (n) join old using (n) join carried_old using (n) join newest using (n) join alone using (n) join plain_6 p6 using (n) order by n;
+-- Written under the newest, the rows follow their parent.
+update doc set token = 6;
+update item set token = 6;
+begin;
+select * from pg_temp.attempt('update parent set id = id + 10');
+rollback;
+-- Nothing was kept, and nothing was written to the fence.
+select pg_temp.contents(), pg_temp.fence();
+
+drop table parent, doc, item, base, kid cascade;
+drop extension lease_lock;
