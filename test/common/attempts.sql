@@ -20,6 +20,7 @@ begin
     w := pg_temp.fence_writes();
     execute sql;
     get diagnostics rows = row_count;
+    set local role none;
     set constraints all immediate;
     w := pg_temp.fence_writes() - w;
     after := pg_temp.contents();
