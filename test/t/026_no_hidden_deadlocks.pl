@@ -1,6 +1,6 @@
 # Guards and leases bring no deadlock of their own: many writers under the same
 # tokens, whose rows name the resources in any order, and foreign keys to the
-# lease table beside renewals.
+# lease table beside renewals.  Field case: F13.
 #
 # A guard that updates a counter row, or takes an exclusive lock, meets other
 # writers in the order of their rows; a renewal that changes a key column, or
