@@ -472,7 +472,8 @@ check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 	bool		isnull;
 	int64		stored = token_of(guard, td->tg_trigtuple, desc, &isnull);
 	int64		token;
-	bool		moves = ItemPointerEquals(&guard->moving, &td->tg_trigtuple->t_self);
+	bool		moves = ItemPointerIsValid(&guard->moving) &&
+		ItemPointerEquals(&guard->moving, &td->tg_trigtuple->t_self);
 
 	ItemPointerSetInvalid(&guard->moving);
 	if (moves)
