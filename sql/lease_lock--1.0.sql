@@ -210,6 +210,16 @@ CREATE TRIGGER token_arrives AFTER INSERT OR UPDATE ON lease_lock.fence
   FOR EACH ROW EXECUTE FUNCTION lease_lock.token_arrives();
 ALTER TABLE lease_lock.fence ENABLE ALWAYS TRIGGER token_arrives;
 
+-- Sessions keep the rights that they have read until they hear of a change.
+CREATE FUNCTION lease_lock.rights_change() RETURNS trigger LANGUAGE C VOLATILE PARALLEL UNSAFE
+  AS 'MODULE_PATHNAME', 'll_rights_change';
+COMMENT ON FUNCTION lease_lock.rights_change() IS
+  'Trigger of permission: sessions read the rights again after rows that allow and disallow have not written.';
+REVOKE ALL ON FUNCTION lease_lock.rights_change() FROM PUBLIC;
+CREATE TRIGGER rights_change AFTER INSERT OR UPDATE OR DELETE ON lease_lock.permission
+  FOR EACH ROW EXECUTE FUNCTION lease_lock.rights_change();
+ALTER TABLE lease_lock.permission ENABLE ALWAYS TRIGGER rights_change;
+
 -- A token minted here and lost on the way to a standby must not be minted
 -- again there, not even the very first: remember where counting began.
 CREATE FUNCTION lease_lock.settle_place() RETURNS void
@@ -468,7 +478,8 @@ WITH RECURSIVE call AS (
   FROM (SELECT DISTINCT relid FROM guard) AS g
   JOIN pg_class AS c ON c.oid = g.relid
   JOIN pg_roles AS r ON r.oid <> c.relowner AND NOT r.rolsuper
-  WHERE pg_has_role(r.oid, c.relowner, 'MEMBER') OR has_parameter_privilege(r.oid, 'session_replication_role', 'SET')
+  WHERE pg_has_role(r.oid, c.relowner, 'MEMBER')
+     OR has_parameter_privilege(r.oid, 'session_replication_role', 'SET, ALTER SYSTEM')
   GROUP BY 1
 )
 SELECT g.relid::regclass AS relation, g.trigger, g.kind, g.token_column, g.template, g.mode, g.action,
@@ -486,7 +497,7 @@ SELECT g.relid::regclass AS relation, g.trigger, g.kind, g.token_column, g.templ
               THEN g.by_statement || ' is not called for rows that are written through a parent' END,
          (SELECT string_agg(format('%s runs after the check and can change the row', t.tgname), '; ' ORDER BY t.tgname)
           FROM pg_trigger AS t
-          WHERE g.by_row AND t.tgrelid = g.relid AND t.tgtype & 3 = 3 AND t.tgtype & 20 <> 0 AND t.tgenabled IN ('O', 'A')
+          WHERE g.by_row AND t.tgrelid = g.relid AND t.tgtype & 3 = 3 AND t.tgtype & g.covered & 20 <> 0 AND t.tgenabled IN ('O', 'A')
             AND t.tgname > g.first_check
             AND NOT EXISTS (SELECT FROM call AS o WHERE o.relid = t.tgrelid AND o.tgname = t.tgname)),
          CASE WHEN g.action = 'warn' THEN 'it only warns' END,
@@ -563,7 +574,7 @@ COMMENT ON VIEW lease_lock.rejection_counts IS 'How often each guarded table ref
 COMMENT ON COLUMN lease_lock.rejection_counts.relation IS 'The guarded table; NULL for assert_held, and for all tables together once there are very many.';
 COMMENT ON COLUMN lease_lock.rejection_counts.reason IS 'As in rejections; bypass: written past the guard.';
 COMMENT ON COLUMN lease_lock.rejection_counts.action IS 'enforce, warn or bypass.';
-COMMENT ON COLUMN lease_lock.rejection_counts.count IS 'Rows, or statements where the guard is one of statements.';
+COMMENT ON COLUMN lease_lock.rejection_counts.count IS 'Rows, or statements where the guard is one of statements; a row that changes its name or its partition can count for both.';
 COMMENT ON COLUMN lease_lock.rejection_counts.first_at IS 'When it was first so.';
 COMMENT ON COLUMN lease_lock.rejection_counts.last_at IS 'When it was last so.';
 REVOKE ALL ON TABLE lease_lock.rejection_counts FROM PUBLIC;

@@ -364,6 +364,21 @@ ll_prune(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(pruned);
 }
 
+/* Raises 55P03. */
+static void
+not_forgotten(const Waiting *w, const LeaseName *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 w->lock_timeout ?
+			 errmsg("canceling statement due to lock timeout while forgetting the fence of \"%s\"",
+					name_cstring(name)) :
+			 errmsg("could not forget the fence of \"%s\" within %s",
+					name_cstring(name), usecs_text(w->deadline - w->start)),
+			 errdetail("A transaction that wrote under that name is still open."),
+			 errhint("Retry, or set lease_lock.default_wait higher.")));
+}
+
 /*
  * forget_fence(name): the highest token that was accepted under a name in mode
  * 'newest', or NULL.  Excludes the writes in flight, and waits for them as long
@@ -391,16 +406,8 @@ ll_forget_fence(PG_FUNCTION_ARGS)
 	{
 		TransactionId blocker;
 
-		if (!lock_name_bounded(&w, LOCK_FENCE, &name, GRANT_MODE) || waiting_over(&w))
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 w.lock_timeout ?
-					 errmsg("canceling statement due to lock timeout while forgetting the fence of \"%s\"",
-							name_cstring(&name)) :
-					 errmsg("could not forget the fence of \"%s\" within %s",
-							name_cstring(&name), usecs_text(w.deadline - w.start)),
-					 errdetail("A transaction that wrote under that name is still open."),
-					 errhint("Retry, or set lease_lock.default_wait higher.")));
+		if (!lock_name_bounded(&w, LOCK_FENCE, &name, GRANT_MODE))
+			not_forgotten(&w, &name);
 		fence_read(&fence, &name, &seen);
 		blocker = seen.pending;
 		if (!TransactionIdIsValid(blocker))
@@ -416,6 +423,8 @@ ll_forget_fence(PG_FUNCTION_ARGS)
 		}
 		fence_read_free(&seen);
 		unlock_name(LOCK_FENCE, &name, GRANT_MODE);
+		if (waiting_over(&w))
+			not_forgotten(&w, &name);
 		if (TransactionIdIsValid(blocker))
 			wait_for_xact(&w, blocker);
 	}

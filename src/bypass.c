@@ -45,9 +45,7 @@ is_bypassed(Oid relid)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	if (n_bypassed == 0)
-		return;
-	if (event == XACT_EVENT_PRE_COMMIT && !used && !IsTransactionBlock())
+	if (event == XACT_EVENT_PRE_COMMIT && n_bypassed > 0 && !used && !IsTransactionBlock())
 		ereport(WARNING,
 				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
 				 errmsg("bypass has no effect outside a transaction block"),

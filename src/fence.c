@@ -470,7 +470,7 @@ fence_bypass(const LeaseName *name, FenceMode mode)
 	Refusal		why;
 	bool		locked;
 
-	if (p && p->value.bypassed)
+	if (p && (p->value.bypassed & (1 << mode)))
 		return;
 	(void) keyed_open(&lease, TABLE_LEASE, AccessShareLock, false);
 	(void) lock_and_read(&lease, name, 0, early_bypass, &read, &locked, &why);
@@ -480,7 +480,7 @@ fence_bypass(const LeaseName *name, FenceMode mode)
 		(void) lock_name(LOCK_FENCE, name, GUARD_MODE, false);
 	p = presented_enter(name);
 	presented_touch(p);
-	p->value.bypassed = true;
+	p->value.bypassed |= 1 << mode;
 }
 
 /*

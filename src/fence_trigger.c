@@ -15,14 +15,20 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/partition.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
+#include "common/hashfn.h"
 #include "fmgr.h"
 #include "replication/logicalworker.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/varlena.h"
 
@@ -39,7 +45,6 @@ typedef struct Guard
 	FenceMode	mode;
 	bool		enforce;
 	bool		changed_later;	/* a BEFORE trigger runs after the check */
-	bool		has_recheck;	/* ... and an AFTER trigger checks again */
 	int			warned;			/* bits of the reasons already warned of */
 	AttrNumber	column;			/* fence_column: the token's */
 	ItemPointerData moving;		/* the row of the last UPDATE that passed */
@@ -129,29 +134,27 @@ fires(const Trigger *t)
 
 /*
  * Looks for row-level triggers that can change a row after this function has
- * checked it, in the order in which they fire, and for the AFTER trigger of this
- * function.  Returns whether it has a BEFORE trigger.
+ * checked it, in the order in which they fire.  Returns whether the function has
+ * a BEFORE trigger.
  */
 static bool
 look_at_triggers(const TriggerDesc *desc, Oid function, Guard *guard)
 {
-	bool		before = false;
+	int			checked = 0;
 
 	for (int i = 0; i < desc->numtriggers; i++)
 	{
 		const Trigger *t = &desc->triggers[i];
+		int			events = t->tgtype & (TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE);
 
-		if (!fires(t) || !TRIGGER_FOR_ROW(t->tgtype) ||
-			!(TRIGGER_FOR_INSERT(t->tgtype) || TRIGGER_FOR_UPDATE(t->tgtype)))
+		if (!fires(t) || !TRIGGER_FOR_ROW(t->tgtype) || !TRIGGER_FOR_BEFORE(t->tgtype))
 			continue;
-		if (t->tgfoid != function)
-			guard->changed_later |= before && TRIGGER_FOR_BEFORE(t->tgtype);
-		else if (TRIGGER_FOR_BEFORE(t->tgtype))
-			before = true;
-		else
-			guard->has_recheck = true;
+		if (t->tgfoid == function)
+			checked |= events;
+		else if (checked & events)
+			guard->changed_later = true;
 	}
-	return before;
+	return checked != 0;
 }
 
 /*
@@ -180,21 +183,53 @@ ll_recheck_due(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(recheck_due);
 }
 
+/* Refusals of this transaction that AFTER triggers may meet again: their keys. */
+static HTAB *warned_keys = NULL;
+
 /*
- * Whether this call has nothing to check.  Where a trigger runs after the
- * check, AFTER triggers are called too; under 'warn' they alone count.
+ * Whether this call has nothing to check: AFTER triggers look only where
+ * another trigger may have changed the row.
  */
 static bool
-left_to_other(Guard *guard, const TriggerData *td)
+nothing_changed(Guard *guard, const TriggerData *td)
 {
 	if (!TRIGGER_FIRED_FOR_ROW(td->tg_event))
 		return false;
 	if (!TRIGGER_FIRED_BEFORE(td->tg_event))
 		return !guard->changed_later;
-	if (!guard->changed_later || TRIGGER_FIRED_BY_DELETE(td->tg_event))
+	if (guard->changed_later && !recheck_due)
+	{
+		recheck_due = true;
+		warned_keys = NULL;
+	}
+	return false;
+}
+
+/*
+ * Whether a BEFORE trigger has warned of the same already.  Kept until the end
+ * of the transaction, where there is another trigger to outrun.
+ */
+static bool
+warned_before(const Guard *guard, const TriggerData *td, const Refusal *why)
+{
+	uint64		key;
+	bool		found;
+
+	if (guard->enforce || !guard->changed_later)
 		return false;
-	recheck_due = true;
-	return guard->has_recheck && !guard->enforce;
+	if (warned_keys == NULL)
+	{
+		HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(uint64),
+			.hcxt = TopTransactionContext};
+
+		warned_keys = hash_create("lease_lock warnings", 64, &ctl,
+								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	key = hash_combine64(why->resource.hash, (uint64) why->token);
+	key = hash_combine64(key, ((uint64) RelationGetRelid(td->tg_relation) << 32) | why->sqlstate);
+	(void) hash_search(warned_keys, &key,
+					   TRIGGER_FIRED_BEFORE(td->tg_event) ? HASH_ENTER : HASH_FIND, &found);
+	return found && !TRIGGER_FIRED_BEFORE(td->tg_event);
 }
 
 static void
@@ -238,6 +273,8 @@ act(Guard *guard, const TriggerData *td, Refusal *why)
 							why->sqlstate == ERRCODE_LEASE_NOT_HELD ? 2 :
 							why->sqlstate == ERRCODE_UNKNOWN_TOKEN ? 3 : 4);
 
+	if (warned_before(guard, td, why))
+		return;
 	if (IsLogicalWorker() && why->sqlstate == ERRCODE_NO_TOKEN_PRESENTED)
 		why->hint = "Rows applied by logical replication present no token. Let the guard fire for local writes alone (ALTER TABLE ... ENABLE TRIGGER), or use lease_lock.guard_column without a resource.";
 	rejection_record(RelationGetRelid(td->tg_relation), statement_of(td),
@@ -264,11 +301,13 @@ bypasses(const TriggerData *td)
 
 	if (!is_bypassed(relid))
 		return false;
-	rejection_count(relid, REASON_BYPASS, ACTION_BYPASS, GetCurrentTimestamp());
+	if (TRIGGER_FIRED_BEFORE(td->tg_event))
+		rejection_count(relid, REASON_BYPASS, ACTION_BYPASS, GetCurrentTimestamp());
 	return true;
 }
 
-static void
+/* False: refused, and the guard only warns. */
+static bool
 check_name(Guard *guard, const TriggerData *td, const LeaseName *name, int64 carried, bool bypass)
 {
 	Refusal		why;
@@ -276,7 +315,11 @@ check_name(Guard *guard, const TriggerData *td, const LeaseName *name, int64 car
 	if (bypass)
 		fence_bypass(name, guard->mode);
 	else if (!fence_accepts(name, guard->mode, carried, &why))
+	{
 		act(guard, td, &why);
+		return false;
+	}
+	return true;
 }
 
 /* The name of a row; false when it has none, which is refused. */
@@ -346,7 +389,7 @@ ll_fence(PG_FUNCTION_ARGS)
 		template_bind(guard->template, td->tg_relation);
 		fcinfo->flinfo->fn_extra = guard;
 	}
-	if (left_to_other(guard, td))
+	if (nothing_changed(guard, td))
 		return PointerGetDatum(row_result(td));
 	bypass = bypasses(td);
 
@@ -354,7 +397,7 @@ ll_fence(PG_FUNCTION_ARGS)
 	{
 		check_statement_level("fence", td, guard);
 		if (template_is_constant(guard->template))
-			check_name(guard, td, template_constant(guard->template), 0, bypass);
+			(void) check_name(guard, td, template_constant(guard->template), 0, bypass);
 		else if (!bypass)
 			refuse_truncate(guard, td);
 		return PointerGetDatum(NULL);
@@ -362,17 +405,17 @@ ll_fence(PG_FUNCTION_ARGS)
 
 	if (template_is_constant(guard->template))
 	{
-		check_name(guard, td, template_constant(guard->template), 0, bypass);
+		(void) check_name(guard, td, template_constant(guard->template), 0, bypass);
 		return PointerGetDatum(row_result(td));
 	}
 	named = row_name(guard, td, td->tg_trigtuple, &name, bypass);
 	if (named)
-		check_name(guard, td, &name, 0, bypass);
+		(void) check_name(guard, td, &name, 0, bypass);
 	/* A row that moves to another name is written under both. */
 	if (TRIGGER_FIRED_BY_UPDATE(td->tg_event) &&
 		row_name(guard, td, td->tg_newtuple, &new_name, bypass) &&
 		!(named && name_equal(&name, &new_name)))
-		check_name(guard, td, &new_name, 0, bypass);
+		(void) check_name(guard, td, &new_name, 0, bypass);
 	return PointerGetDatum(row_result(td));
 }
 
@@ -413,11 +456,59 @@ check_row_names(Guard *guard, const TriggerData *td, HeapTuple row, HeapTuple ol
 		return;
 	named = row_name(guard, td, row, &name, bypass);
 	if (named)
-		check_name(guard, td, &name, carried, bypass);
+		(void) check_name(guard, td, &name, carried, bypass);
 	/* Of the name that it leaves the row's new token says nothing. */
 	if (old && row_name(guard, td, old, &old_name, bypass) &&
 		!(named && name_equal(&name, &old_name)))
-		check_name(guard, td, &old_name, 0, bypass);
+		(void) check_name(guard, td, &old_name, 0, bypass);
+}
+
+/*
+ * An UPDATE that moves a row to another partition comes as a DELETE and an
+ * INSERT, whose triggers can change the row, and which has no old row to
+ * compare with: what the old one carried is kept from one to the other.
+ */
+static struct
+{
+	Oid			root;			/* of the partitioned table; InvalidOid: none */
+	TimestampTz xact;			/* the start of the transaction */
+	int			depth;			/* of triggers */
+	int64		stored;
+}			moved;
+
+static Oid
+partition_root(Relation rel)
+{
+	return rel->rd_rel->relispartition ?
+		llast_oid(get_partition_ancestors(RelationGetRelid(rel))) : InvalidOid;
+}
+
+static int
+trigger_depth(void)
+{
+	return DatumGetInt32(DirectFunctionCall1(pg_trigger_depth, (Datum) 0));
+}
+
+static void
+remember_moved(const TriggerData *td, int64 stored)
+{
+	moved.root = partition_root(td->tg_relation);
+	moved.xact = GetCurrentTransactionStartTimestamp();
+	moved.depth = trigger_depth();
+	moved.stored = stored;
+}
+
+/* The token that a row carried before it moved to where it is inserted; or 0. */
+static int64
+moved_token(const TriggerData *td)
+{
+	if (!OidIsValid(moved.root) || moved.depth != trigger_depth())
+		return 0;
+	if (moved.xact != GetCurrentTransactionStartTimestamp() ||
+		moved.root != partition_root(td->tg_relation))
+		return 0;
+	moved.root = InvalidOid;
+	return moved.stored;
 }
 
 /* Checks the token that a written row carries against the row it replaces. */
@@ -430,9 +521,14 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 	HeapTuple	row = is_update ? td->tg_newtuple : td->tg_trigtuple;
 	char	   *column = NameStr(TupleDescAttr(desc, guard->column - 1)->attname);
 	bool		isnull;
-	bool		old_isnull = true;
+	bool		old_isnull;
 	int64		token = token_of(guard, row, desc, &isnull);
-	int64		stored = old ? token_of(guard, old, desc, &old_isnull) : 0;
+	int64		stored = 0;
+
+	if (old)
+		stored = token_of(guard, old, desc, &old_isnull);
+	else if (TRIGGER_FIRED_BEFORE(td->tg_event))
+		stored = moved_token(td);
 
 	if (bypasses(td))
 		check_row_names(guard, td, row, old, 0, true);
@@ -448,7 +544,13 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 							token, column, RelationGetRelationName(rel)),
 				   pstrdup("Tokens are positive."),
 				   "Write the token that lease_lock.acquire returned into the column.");
-	else if (!old_isnull && token < stored)
+	else if (!old && stored > 0 && guard->changed_later)
+		refuse_row(guard, td, ERRCODE_STALE_TOKEN, token, stored,
+				   psprintf("a row moves to partition \"%s\", where a trigger can change its token after the check",
+							RelationGetRelationName(rel)),
+				   psprintf("The row was written under token " INT64_FORMAT ".", stored),
+				   "Rename the trigger so that it runs before the guard; the view lease_lock.guards shows it.");
+	else if (token < stored)
 		refuse_row(guard, td, ERRCODE_STALE_TOKEN, token, stored,
 				   psprintf("stale token " INT64_FORMAT " in column \"%s\" of a row of table \"%s\", the newest is " INT64_FORMAT,
 							token, column, RelationGetRelationName(rel), stored),
@@ -477,7 +579,10 @@ check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 
 	ItemPointerSetInvalid(&guard->moving);
 	if (moves)
+	{
+		remember_moved(td, stored);
 		return;
+	}
 	if (bypasses(td))
 	{
 		check_row_names(guard, td, td->tg_trigtuple, NULL, 0, true);
@@ -491,7 +596,8 @@ check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 		if (!row_name(guard, td, td->tg_trigtuple, &name, false))
 			return;
 		/* The check can make the entry. */
-		check_name(guard, td, &name, 0, false);
+		if (!check_name(guard, td, &name, 0, false))
+			return;
 		p = presented_find(&name);
 		token = p ? p->value.token : 0;
 	}
@@ -553,7 +659,7 @@ ll_fence_column(PG_FUNCTION_ARGS)
 			refuse_truncate(guard, td);
 		return PointerGetDatum(NULL);
 	}
-	if (left_to_other(guard, td))
+	if (nothing_changed(guard, td))
 		return PointerGetDatum(row_result(td));
 	if (TRIGGER_FIRED_BY_DELETE(td->tg_event))
 		check_delete(guard, td, desc);

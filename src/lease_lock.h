@@ -533,7 +533,7 @@ typedef struct Presented
 		int64		token;		/* the presented one; 0: none */
 		int64		held;		/* passed as 'held' in this transaction */
 		int64		newest;		/* passed as 'newest' in this transaction */
-		bool		bypassed;	/* locked for writes past its guards */
+		int			bypassed;	/* bits of FenceMode: locked for writes past guards */
 		bool		explicitly; /* by present(), not by a grant */
 		int			level;		/* nesting level that set all this */
 	}			value;

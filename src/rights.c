@@ -19,6 +19,7 @@
 #include "access/xact.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_collation_d.h"
+#include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -34,6 +35,7 @@
 
 PG_FUNCTION_INFO_V1(ll_allow);
 PG_FUNCTION_INFO_V1(ll_disallow);
+PG_FUNCTION_INFO_V1(ll_rights_change);
 
 typedef struct Rule
 {
@@ -154,6 +156,8 @@ require_right(Privilege privilege, text *resource, bool nowait)
 {
 	const Rule *covering = NULL;
 
+	/* In a long transaction nothing else may ask. */
+	AcceptInvalidationMessages();
 	if (!OidIsValid(rules_relid) && !read_rules(nowait))
 		return false;
 	for (int i = 0; i < n_rules; i++)
@@ -298,4 +302,16 @@ ll_disallow(PG_FUNCTION_ARGS)
 	}
 	relation_close(rel, NoLock);
 	PG_RETURN_BOOL(tuple != NULL);
+}
+
+/* Trigger of the table: rows that SQL brings (restore, logical apply). */
+Datum
+ll_rights_change(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function lease_lock.rights_change was not called by a trigger")));
+	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
+	return PointerGetDatum(NULL);
 }
