@@ -240,6 +240,33 @@ commit;
 select * from pg_temp.counted('wg');
 select relation, reason, count from lease_lock.rejection_counts where relation = 'wg'::regclass order by reason;
 drop table wg;
+-- A row that moves to another partition, beside a trigger that changes nothing.
+create table p (id int, v int, token bigint) partition by list (v);
+create table p_1 partition of p for values in (1);
+create table p_2 partition of p for values in (2);
+insert into p values (1, 1, 5);
+select lease_lock.guard_column('p', 'token', 'warn');
+create function keep() returns trigger language plpgsql as 'begin return new; end';
+create trigger zzz before insert or update on p for each row execute function keep();
+set client_min_messages = error;
+begin;
+select lease_lock.present('any', 10);
+update p set v = 2, token = 1;
+commit;
+set client_min_messages = warning;
+select reason, action, sum(count) as count from lease_lock.rejection_counts where relation in ('p_1'::regclass, 'p_2'::regclass) group by 1, 2;
+drop table p;
+-- A second guard, made by hand, has no AFTER trigger of its own.
+create table two (id int, v int);
+select lease_lock.guard('two', 'a/{id}', action => 'warn');
+create trigger by_hand before insert or update on two for each row execute function lease_lock.fence('b/{v}', 'held', 'warn');
+create trigger zzz before insert or update on two for each row execute function keep();
+set client_min_messages = error;
+insert into two values (1, 1);
+set client_min_messages = warning;
+select statement, resource, reason, count from lease_lock.rejections where relation = 'two'::regclass order by resource;
+drop table two;
+drop function keep();
 
 -- 6. A savepoint that is rolled back takes nothing away from the checks that follow.
 create table s (id int primary key, v int, token bigint);

@@ -149,6 +149,14 @@ select * from pg_temp.guards() where problem is not null;
 alter table by_row disable trigger zzz_other;
 drop trigger zzz_row on by_row;
 select * from pg_temp.guards('by_row');
+-- Nor does a trigger for inserts alone to a guard that leaves them out.
+create table no_inserts (id int, v int);
+select lease_lock.guard('no_inserts', 'job/{id}', events => 'update,delete');
+create trigger zzz_row before insert on no_inserts for each row execute function change();
+select * from pg_temp.guards('no_inserts');
+create or replace trigger zzz_row before insert or update on no_inserts for each row execute function change();
+select * from pg_temp.guards('no_inserts');
+drop table no_inserts;
 drop function change() cascade;
 select * from pg_temp.guards() where problem is not null;
 
