@@ -18,9 +18,10 @@ create function pg_temp.rejected(prefix text default '') returns table (relation
   from lease_lock.rejections where coalesce(relation::text, 'assert_held') like $1 || '%' and pid = pg_backend_pid()
   order by relation::text collate "C", statement collate "C", reason collate "C", resource collate "C", token
 $$;
+-- Other tests' tables are gone.
 create function pg_temp.counted(prefix text default '') returns table (relation regclass, reason text, action text, count bigint, times boolean) language sql as $$
   select relation, reason, action, count, case when count = 1 then first_at = last_at else first_at <= last_at end
-  from lease_lock.rejection_counts where relation::text like $1 || '%' order by relation::text collate "C", reason collate "C", action collate "C"
+  from lease_lock.rejection_counts where relation::text like $1 || '%' and relation::oid in (select oid from pg_class) order by relation::text collate "C", reason collate "C", action collate "C"
 $$;
 create table held (id int primary key, v int);
 create table named (id int primary key, v int);
