@@ -47,7 +47,8 @@ typedef struct Guard
 	bool		changed_later;	/* a BEFORE trigger runs after the check */
 	int			warned;			/* bits of the reasons already warned of */
 	AttrNumber	column;			/* fence_column: the token's */
-	ItemPointerData moving;		/* the row of the last UPDATE that passed */
+	ItemPointerData moving;		/* the row of the last UPDATE */
+	bool		refused;		/* that was warned of */
 } Guard;
 
 /* 'held' or 'newest'; raises 22023. */
@@ -288,6 +289,7 @@ act(Guard *guard, const TriggerData *td, Refusal *why)
 						unpack_sql_state(why->sqlstate), why->message)));
 	if (guard->enforce)
 		refuse(ERROR, why, td->tg_relation);
+	guard->refused = true;
 	if (!(guard->warned & bit))
 		refuse(WARNING, why, td->tg_relation);
 	guard->warned |= bit;
@@ -530,6 +532,7 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 	else if (TRIGGER_FIRED_BEFORE(td->tg_event))
 		stored = moved_token(td);
 
+	guard->refused = false;
 	if (bypasses(td))
 		check_row_names(guard, td, row, old, 0, true);
 	else if (isnull)
@@ -580,7 +583,8 @@ check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 	ItemPointerSetInvalid(&guard->moving);
 	if (moves)
 	{
-		remember_moved(td, stored);
+		if (!guard->refused)
+			remember_moved(td, stored);
 		return;
 	}
 	if (bypasses(td))
