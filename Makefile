@@ -15,10 +15,12 @@ OBJS = \
 	src/commit.o \
 	src/evict.o \
 	src/fence.o \
+	src/fence_column.o \
 	src/fence_trigger.o \
 	src/grant.o \
 	src/grant_wait.o \
 	src/guard.o \
+	src/guard_call.o \
 	src/guard_check.o \
 	src/history.o \
 	src/lease_sql.o \

@@ -4,13 +4,15 @@
  *
  * Calls flow one way:
  *
- *		SQL entry	 lease_sql.c  admin.c  fence_trigger.c  guard.c  named.c  token_sql.c
- *					 views.c  waiting_views.c
- *		logic		 grant.c  grant_wait.c  renew.c  fence.c  template.c
+ *		SQL entry	 lease_sql.c  admin.c  fence_trigger.c  fence_column.c  guard.c
+ *					 guard_check.c  named.c  token_sql.c  views.c  waiting_views.c
+ *					 stats_sql.c
+ *		logic		 guard_call.c  bypass.c  rights.c  grant.c  grant_wait.c  renew.c
+ *					 fence.c  template.c
  *		waiting		 rings.c  evict.c  wait.c
- *		foundations	 rows.c  token.c  place.c  session.c  named_list.c  line.c  stats.c
- *					 shared.c  backends.c  locks.c  relations.c  presented.c  commit.c
- *					 args.c
+ *		foundations	 rows.c  history.c  token.c  place.c  session.c  named_list.c  line.c
+ *					 rejections.c  stats.c  stats_file.c  shared.c  backends.c  locks.c
+ *					 relations.c  presented.c  target.c  commit.c  args.c
  *
  * Prototypes stand under the file that defines them.  Nothing here may be
  * needed by a user's own C code: the SQL interface is the only interface.
@@ -684,7 +686,7 @@ extern void template_bind(Template *t, Relation rel);
 extern bool template_render(const Template *t, HeapTuple tuple, TupleDesc desc,
 							LeaseName *name, Refusal *why);
 
-/* ------------------------------------------------------- fence_trigger.c */
+/* ------------------------------------------ guard_call.c, fence_column.c */
 #define EVENT_INSERT	0x1
 #define EVENT_UPDATE	0x2
 #define EVENT_DELETE	0x4

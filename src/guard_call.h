@@ -1,0 +1,38 @@
+/*
+ * guard_call.h
+ *		What a trigger function knows while it is called for a statement.
+ */
+#ifndef LEASE_LOCK_GUARD_CALL_H
+#define LEASE_LOCK_GUARD_CALL_H
+
+#include "commands/trigger.h"
+
+#include "lease_lock.h"
+
+/* What one trigger knows for the length of one statement. */
+typedef struct Guard
+{
+	Template   *template;		/* NULL: fence_column without one */
+	FenceMode	mode;
+	bool		enforce;
+	bool		changed_later;	/* a BEFORE trigger runs after the check */
+	int			warned;			/* bits of the reasons already warned of */
+	AttrNumber	column;			/* fence_column: the token's */
+	ItemPointerData moving;		/* the row of the last UPDATE */
+	bool		refused;		/* that was warned of */
+} Guard;
+
+extern void guard_misused(const char *function, const char *detail, const char *hint);
+extern void guard_check_trigger(const char *function, const TriggerData *td, int max_args,
+								Guard *guard);
+extern bool guard_skips(Guard *guard, const TriggerData *td);
+extern void guard_act(Guard *guard, const TriggerData *td, Refusal *why);
+extern bool guard_bypassed(const TriggerData *td);
+extern bool guard_check_name(Guard *guard, const TriggerData *td, const LeaseName *name,
+							 int64 carried, bool bypass);
+extern bool guard_row_name(Guard *guard, const TriggerData *td, HeapTuple row,
+						   LeaseName *name, bool bypass);
+extern HeapTuple guard_row_result(const TriggerData *td);
+extern void guard_refuse_truncate(Guard *guard, const TriggerData *td);
+
+#endif							/* LEASE_LOCK_GUARD_CALL_H */
