@@ -456,7 +456,3 @@ cmp_ok($s->query_ok(q(SELECT lease_lock.acquire('on the primary', 'B', wait => '
 $s->quit;
 $standby->stop;
 done_testing();
-
-package LeaseTest::Pool;
-
-sub connstr { return $_[0]{connstr}; }

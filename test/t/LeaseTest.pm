@@ -73,6 +73,11 @@ sub refused_with
 	return;
 }
 
+# What a session can be made to connect to beside a server: a pooler.
+package LeaseTest::Pool;
+
+sub connstr { return $_[0]{connstr}; }
+
 package LeaseTest::Session;
 
 use IPC::Run ();
