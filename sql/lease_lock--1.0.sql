@@ -425,7 +425,7 @@ COMMENT ON FUNCTION lease_lock.trigger_args(bytea) IS 'Behind the view lease_loc
 
 -- Reads the catalogs alone.  tgtype: 1 row, 2 before, 4 insert, 8 delete,
 -- 16 update, 32 truncate.
-CREATE VIEW lease_lock.guards AS
+CREATE VIEW lease_lock.guard_state AS
 WITH RECURSIVE call AS (
   SELECT t.tgrelid AS relid, t.tgname, t.tgenabled, t.tgtype::integer AS type, t.tgqual IS NOT NULL AS conditional,
          t.tgattr::text <> '' AS some_columns, p.proname::text AS kind, lease_lock.trigger_args(t.tgargs) AS args,
@@ -479,6 +479,10 @@ WITH RECURSIVE call AS (
   JOIN pg_class AS c ON c.oid = g.relid
   JOIN pg_roles AS r ON r.oid <> c.relowner AND NOT r.rolsuper
   WHERE pg_has_role(r.oid, c.relowner, 'MEMBER')
+     OR has_table_privilege(r.oid, c.oid, 'TRIGGER')
+     -- Before 16 it could make itself a member of any role but a superuser's.
+     OR (r.rolcreaterole AND current_setting('server_version_num')::integer < 160000
+         AND NOT (SELECT o.rolsuper FROM pg_roles AS o WHERE o.oid = c.relowner))
      OR has_parameter_privilege(r.oid, 'session_replication_role', 'SET, ALTER SYSTEM')
   GROUP BY 1
 )
@@ -490,7 +494,11 @@ SELECT g.relid::regclass AS relation, g.trigger, g.kind, g.token_column, g.templ
          CASE WHEN NOT g.before THEN g.trigger || ' is not BEFORE' END,
          (SELECT 'not guarded: ' || string_agg(e.event, ', ' ORDER BY e.place)
           FROM (VALUES (1, 'insert', 4), (2, 'update', 16), (3, 'delete', 8), (4, 'truncate', 32)) AS e (place, event, bit)
-          WHERE g.covered & e.bit = 0 AND (g.meant IS NULL OR e.event = ANY (string_to_array(g.meant, ',')))),
+          WHERE g.covered & e.bit = 0 AND (g.meant IS NULL OR e.event = ANY (string_to_array(regexp_replace(lower(g.meant), '\s', '', 'g'), ',')))),
+         CASE WHEN g.mode NOT IN ('held', 'newest') OR g.action NOT IN ('enforce', 'warn')
+                   OR (g.kind = 'fence' AND g.template IS NULL) OR (g.kind = 'fence_column' AND g.token_column IS NULL)
+                   OR g.template !~ '^([^{}]|[{][{]|[}][}]|[{][^{}]+[}])+$' OR g.meant ~ '^\s*$'
+              THEN 'its arguments are wrong' END,
          CASE WHEN g.by_statement IS NOT NULL AND g.by_row THEN g.by_statement || ' sees no rows' END,
          CASE WHEN g.by_statement IS NOT NULL AND NOT g.by_row
                    AND (c.relkind = 'p' OR EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhrelid = g.relid))
@@ -502,16 +510,49 @@ SELECT g.relid::regclass AS relation, g.trigger, g.kind, g.token_column, g.templ
             AND NOT EXISTS (SELECT FROM call AS o WHERE o.relid = t.tgrelid AND o.tgname = t.tgname)),
          CASE WHEN g.action = 'warn' THEN 'it only warns' END,
          CASE WHEN g.applies AND EXISTS (SELECT FROM pg_subscription_rel AS s WHERE s.srrelid = g.relid)
-              THEN 'it refuses the rows of a subscription, which present no token' END,
-         'can be switched off by ' || p.roles), '') AS problem
+              THEN CASE WHEN g.by_statement IS NULL THEN 'it refuses the rows of a subscription, which present no token'
+                        ELSE 'rows of a subscription are not seen by ' || g.by_statement END END,
+         (SELECT string_agg(format('column %s %s', n.name, CASE WHEN b.attname IS NULL THEN 'does not exist'
+                                   WHEN b.attgenerated <> '' THEN 'is generated' ELSE 'has a type that cannot be used' END),
+                            '; ' ORDER BY n.name)
+          FROM (SELECT g.token_column AS name, true AS is_token WHERE g.token_column IS NOT NULL
+                UNION SELECT m[1], false FROM regexp_matches(replace(replace(g.template, '{{', ''), '}}', ''), '[{]([^}]*)[}]', 'g') AS m) AS n
+          LEFT JOIN pg_attribute AS b ON b.attrelid = g.relid AND b.attname = n.name AND b.attnum > 0 AND NOT b.attisdropped
+          LEFT JOIN pg_type AS y ON y.oid = b.atttypid
+          WHERE b.attname IS NULL OR b.attgenerated <> ''
+             OR (n.is_token AND b.atttypid <> 'bigint'::regtype)
+             OR (NOT n.is_token AND y.typtype <> 'e' AND y.typtype <> 'd'
+                 AND y.oid NOT IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype, 'uuid'::regtype, 'text'::regtype,
+                                   'varchar'::regtype, 'boolean'::regtype, 'bytea'::regtype, 'date'::regtype)))), '') AS problem,
+       p.roles
 FROM guard AS g
 JOIN pg_class AS c ON c.oid = g.relid
 LEFT JOIN powers AS p ON p.relid = g.relid
 UNION ALL
 SELECT b.relid::regclass, NULL, b.kind, b.token_column, b.template, b.mode, b.action, '',
-       format('it has no guard, and inherits from %s, which has one', b.root::regclass)
+       format('it does not have the guard of %s, from which it inherits', b.root::regclass), NULL
 FROM below AS b
-WHERE NOT EXISTS (SELECT FROM guard AS g WHERE g.relid = b.relid);
+WHERE NOT EXISTS (SELECT FROM guard AS g
+                  WHERE g.relid = b.relid AND g.kind = b.kind AND g.mode = b.mode
+                    AND g.token_column IS NOT DISTINCT FROM b.token_column AND g.template IS NOT DISTINCT FROM b.template);
+COMMENT ON VIEW lease_lock.guard_state IS 'Behind the view lease_lock.guards: the roles that could switch a guard off apart from what is wrong with it.';
+COMMENT ON COLUMN lease_lock.guard_state.relation IS 'As in guards, like the columns that follow.';
+COMMENT ON COLUMN lease_lock.guard_state.trigger IS 'As in guards.';
+COMMENT ON COLUMN lease_lock.guard_state.kind IS 'As in guards.';
+COMMENT ON COLUMN lease_lock.guard_state.token_column IS 'As in guards.';
+COMMENT ON COLUMN lease_lock.guard_state.template IS 'As in guards.';
+COMMENT ON COLUMN lease_lock.guard_state.mode IS 'As in guards.';
+COMMENT ON COLUMN lease_lock.guard_state.action IS 'As in guards.';
+COMMENT ON COLUMN lease_lock.guard_state.events IS 'As in guards.';
+COMMENT ON COLUMN lease_lock.guard_state.problem IS 'What is wrong, without the roles that could switch it off.';
+COMMENT ON COLUMN lease_lock.guard_state.roles IS 'The roles that could switch it off, beside the owner and superusers.';
+REVOKE ALL ON TABLE lease_lock.guard_state FROM PUBLIC;
+GRANT SELECT ON TABLE lease_lock.guard_state TO PUBLIC;
+
+CREATE VIEW lease_lock.guards AS
+  SELECT g.relation, g.trigger, g.kind, g.token_column, g.template, g.mode, g.action, g.events,
+         nullif(concat_ws('; ', g.problem, 'can be switched off by ' || g.roles), '') AS problem
+  FROM lease_lock.guard_state AS g;
 COMMENT ON VIEW lease_lock.guards IS 'Which tables are guarded, and what is wrong with their guards, by the catalogs. A guard that is gone leaves no row: see assert_guarded.';
 COMMENT ON COLUMN lease_lock.guards.relation IS 'The table.';
 COMMENT ON COLUMN lease_lock.guards.trigger IS 'The triggers that make the guard, without those that guard() makes beside the first; NULL where there should be some.';
@@ -529,7 +570,7 @@ CREATE FUNCTION lease_lock.assert_guarded(target regclass)
   RETURNS boolean LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000
   AS 'MODULE_PATHNAME', 'll_assert_guarded';
 COMMENT ON FUNCTION lease_lock.assert_guarded(regclass) IS
-  'True when a table, and all that inherits from it, has a guard with no problem; otherwise 55000 says what is missing.';
+  'True when a table, and all that inherits from it, has a guard with no problem but who could switch it off; otherwise 55000 says what is missing.';
 
 CREATE FUNCTION lease_lock.rejections_data(OUT at timestamptz, OUT first_at timestamptz, OUT count bigint,
     OUT relation oid, OUT statement text, OUT resource text, OUT token bigint, OUT newest bigint, OUT reason text,
@@ -547,7 +588,7 @@ CREATE VIEW lease_lock.rejections AS
 COMMENT ON VIEW lease_lock.rejections IS 'The last refusals of this database, newest first; kept where the refused transaction was rolled back, until the server restarts.';
 COMMENT ON COLUMN lease_lock.rejections.at IS 'When; of repeats, the last time.';
 COMMENT ON COLUMN lease_lock.rejections.first_at IS 'Of repeats, the first time.';
-COMMENT ON COLUMN lease_lock.rejections.count IS 'How often: the same process, table, statement, name, token and reason are folded.';
+COMMENT ON COLUMN lease_lock.rejections.count IS 'How often: the same role, table, statement, name, token and reason are folded.';
 COMMENT ON COLUMN lease_lock.rejections.relation IS 'The guarded table; NULL for assert_held.';
 COMMENT ON COLUMN lease_lock.rejections.statement IS 'insert, update, delete or truncate, as the table saw it; or assert_held.';
 COMMENT ON COLUMN lease_lock.rejections.resource IS 'The name that was to be written under; NULL where none is known.';
@@ -556,8 +597,8 @@ COMMENT ON COLUMN lease_lock.rejections.newest IS 'The newest token then known u
 COMMENT ON COLUMN lease_lock.rejections.reason IS 'stale (LL001), no token (LL002), not held (LL003), unknown token (LL004), or no name: the row gives the template none.';
 COMMENT ON COLUMN lease_lock.rejections.action IS 'enforce: it was refused; warn: it passed.';
 COMMENT ON COLUMN lease_lock.rejections.role IS 'current_user of the write.';
-COMMENT ON COLUMN lease_lock.rejections.application_name IS 'Of the session.';
-COMMENT ON COLUMN lease_lock.rejections.pid IS 'The backend; its pid may be another''s by now.';
+COMMENT ON COLUMN lease_lock.rejections.application_name IS 'Of the session; of repeats, the last.';
+COMMENT ON COLUMN lease_lock.rejections.pid IS 'The backend; of repeats, the last; its pid may be another''s by now.';
 REVOKE ALL ON TABLE lease_lock.rejections FROM PUBLIC;
 
 CREATE FUNCTION lease_lock.rejection_counts_data(OUT relation oid, OUT reason text, OUT action text,
@@ -850,7 +891,7 @@ CREATE VIEW lease_lock.histograms AS
   SELECT h.kind, h.upto, h.count FROM lease_lock.histograms_data() AS h;
 COMMENT ON VIEW lease_lock.histograms IS 'How the waits and holds of stats are spread.';
 COMMENT ON COLUMN lease_lock.histograms.kind IS 'wait or hold.';
-COMMENT ON COLUMN lease_lock.histograms.upto IS 'How long at most: about a millisecond, then twice as long each time.';
+COMMENT ON COLUMN lease_lock.histograms.upto IS 'How long at most: about two milliseconds, then twice as long each time.';
 COMMENT ON COLUMN lease_lock.histograms.count IS 'How many were not longer.';
 REVOKE ALL ON TABLE lease_lock.histograms FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.histograms TO PUBLIC;
@@ -940,11 +981,11 @@ WITH lease AS (
   SELECT r.*, l.ttl FROM lease_lock.resource_stats_data() AS r LEFT JOIN lease AS l ON l.resource = r.resource COLLATE "C"
 )
 SELECT r.resource, NULL::text AS owner, 'ttl too short' AS advice,
-       format('%s of %s renewals came late, %s leases expired unreleased, %s writes were refused after the expiry', r.renewals_late,
-              r.renewals, r.expired, r.refused_not_held)
+       format('%s of %s renewals came late, %s leases expired unreleased, %s late writes were refused', r.renewals_late,
+              r.renewals, r.expired, r.refused_not_held + r.refused_stale)
          || coalesce(format('; the TTL is %s, suggest_ttl says %s', r.ttl, lease_lock.suggest_ttl(r.resource)), '') AS evidence
 FROM res AS r
-WHERE r.renewals_late * 20 > r.renewals OR r.refused_not_held > 0
+WHERE r.renewals_late * 20 > r.renewals OR r.refused_not_held > 0 OR (r.takeovers > 0 AND r.refused_stale > 0)
 UNION ALL
 SELECT r.resource, NULL, 'ttl too long',
        format('99 of 100 holds ended within %s, and the TTL is %s: after a crash the rest of it is waited for', r.hold_p99, r.ttl)
@@ -1066,7 +1107,7 @@ BEGIN
 END $$;
 
 -- What is not for everybody's eyes.
-GRANT SELECT ON TABLE lease_lock.audit, lease_lock.history, lease_lock.rejections, lease_lock.rejection_counts,
+GRANT SELECT ON TABLE lease_lock.audit, lease_lock.place, lease_lock.history, lease_lock.rejections, lease_lock.rejection_counts,
   lease_lock.advice TO pg_read_all_stats;
 GRANT EXECUTE ON FUNCTION lease_lock.rejections_data(), lease_lock.rejection_counts_data(),
   lease_lock.holder_at(text, timestamptz), lease_lock.overlaps(timestamptz) TO pg_read_all_stats;

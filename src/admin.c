@@ -122,9 +122,23 @@ count_forced(History *history, KeyedTable *lease, const LeaseName *resource, con
 	stats_record(resource, &event);
 }
 
+/* Ends the cooldown of a released lease, under the token that it has. */
+static WriteResult
+write_cooldown_end(KeyedTable *lease, const LeaseRow *row)
+{
+	Datum		values[LEASE_NATTS] = {0};
+	bool		nulls[LEASE_NATTS] = {0};
+	bool		replace[LEASE_NATTS] = {0};
+
+	nulls[LEASE_FREE_AT - 1] = true;
+	replace[LEASE_FREE_AT - 1] = true;
+	return row_change(lease, row->tuple, values, nulls, replace);
+}
+
 /*
  * Burns a token for a lease that has not ended, be it expired or not.  Returns
- * the token that it ended, 0 when there is none; *owner names its holder.
+ * the token that it ended, 0 when there is none; *owner names its holder, of a
+ * lease that was in a cooldown too, which is over then.
  */
 static int64
 burn_token(KeyedTable *lease, TokenSource *tokens, History *history,
@@ -148,6 +162,18 @@ burn_token(KeyedTable *lease, TokenSource *tokens, History *history,
 		blocker = read.pending;
 		if (TransactionIdIsValid(blocker))
 			;
+		else if (read.found && read.row.ended_by == ENDED_RELEASED &&
+				 read.row.free_at > GetCurrentTimestamp())
+		{
+			if (write_cooldown_end(lease, &read.row) == WRITE_BLOCKED)
+				blocker = row_locker(read.row.tuple);
+			else
+			{
+				*owner = pnstrdup(read.row.owner, read.row.owner_len);
+				done = true;
+				line_wake_at_commit(resource);
+			}
+		}
 		else if (!read.found || read.row.ended_by == ENDED_RELEASED ||
 				 read.row.ended_by == ENDED_FORCED ||
 				 (read.row.ended_by == ENDED_TRANSACTION && !read.own))
@@ -229,6 +255,8 @@ ll_force_release(PG_FUNCTION_ARGS)
 
 	if (token != 0)
 		detail = psprintf("token " INT64_FORMAT " of \"%s\" replaced by " INT64_FORMAT, token, owner, burnt);
+	else if (owner)
+		detail = psprintf("ended the cooldown that \"%s\" had asked for", owner);
 	else
 		detail = pstrdup("no lease in force");
 	if (ended.len)
@@ -299,7 +327,7 @@ prune_one(KeyedTable *lease, KeyedTable *fence, History *history, const LeaseNam
 Datum
 ll_prune(PG_FUNCTION_ARGS)
 {
-	int64		idle = idle_arg(PG_ARGISNULL(0) ? NULL : PG_GETARG_INTERVAL_P(0));
+	int64		idle = age_arg(PG_ARGISNULL(0) ? NULL : PG_GETARG_INTERVAL_P(0), "idle");
 	TimestampTz limit = GetCurrentTimestamp() - idle;
 	KeyedTable	lease;
 	KeyedTable	fence;

@@ -161,23 +161,23 @@ wait_arg(const Interval *arg)
 }
 
 /*
- * Microseconds of the idle time that prune asks for: 0 or more.  Raises 22023,
- * and 22004 for NULL.
+ * Microseconds of an age beyond which something is removed: 0 or more.  Raises
+ * 22023, and 22004 for NULL.
  */
 int64
-idle_arg(const Interval *arg)
+age_arg(const Interval *arg, const char *what)
 {
 	int64		usecs;
 
 	if (arg == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("idle must not be null"),
-				 errhint("Pass an interval, or leave the argument out for one day.")));
+				 errmsg("%s must not be null", what),
+				 errhint("Pass an interval, or leave the argument out for its default.")));
 	if (!interval_usecs(arg, &usecs) || usecs < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("idle is out of range"),
+				 errmsg("%s is out of range", what),
 				 errdetail("It must be 0 or more, in days, hours, minutes and seconds; months have no fixed length."),
 				 errhint("Pass an interval in that range.")));
 	return usecs;

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "access/xact.h"
 #include "catalog/partition.h"
 #include "catalog/pg_type.h"
@@ -32,15 +33,25 @@ token_of(const Guard *guard, HeapTuple tuple, TupleDesc desc, bool *isnull)
 }
 
 static void
-refuse_row(Guard *guard, const TriggerData *td, int sqlstate, int64 token, int64 newest,
-		   char *message, char *detail, char *hint)
+refuse_row(Guard *guard, const TriggerData *td, int sqlstate, const LeaseName *name,
+		   int64 token, int64 newest, char *message, char *detail, char *hint)
 {
 	Refusal		why;
 
-	(void) refuse_token(&why, sqlstate, NULL, token, newest, message, detail);
+	(void) refuse_token(&why, sqlstate, name, token, newest, message, detail);
 	if (hint)
 		why.hint = hint;
 	guard_act(guard, td, &why);
+}
+
+/* "of table ...", with the resource where there is one: what a refusal is about. */
+static char *
+row_text(const TriggerData *td, const LeaseName *name)
+{
+	char	   *table = RelationGetRelationName(td->tg_relation);
+
+	return name ? psprintf("of a row of table \"%s\" for resource \"%.*s\"", table, name->len, name->data) :
+		psprintf("of a row of table \"%s\"", table);
 }
 
 /*
@@ -114,11 +125,70 @@ moved_token(const TriggerData *td)
 	return moved.stored;
 }
 
+/*
+ * Whether a row carries a token: an UPDATE that does not set the column leaves
+ * the one of the row's last writer in it, which says nothing of this one.
+ */
+static bool
+is_carried(const Guard *guard, const TriggerData *td, int64 token, int64 stored)
+{
+	return !TRIGGER_FIRED_BY_UPDATE(td->tg_event) || token != stored ||
+		bms_is_member(guard->column - FirstLowInvalidHeapAttributeNumber, td->tg_updatedcols);
+}
+
+/*
+ * Checks a write whose row carries no token, a DELETE or an UPDATE of other
+ * columns: the transaction must present it, and not an older one than stored.
+ * row is the row as it will be, or was.
+ */
+static void
+check_presented(Guard *guard, const TriggerData *td, HeapTuple row, HeapTuple old, int64 stored)
+{
+	char	   *column = NameStr(TupleDescAttr(RelationGetDescr(td->tg_relation), guard->column - 1)->attname);
+	const char *event = TRIGGER_FIRED_BY_DELETE(td->tg_event) ? "a DELETE" :
+		psprintf("an UPDATE that does not set column \"%s\"", column);
+	LeaseName	name;
+	int64		token;
+
+	if (guard->template)
+	{
+		Presented  *p;
+
+		if (!guard_row_name(guard, td, row, &name, false))
+			return;
+		if (!guard_check_name(guard, td, &name, 0, false))
+			return;
+		/* The check can make the entry. */
+		p = presented_find(&name);
+		token = p ? p->value.token : 0;
+		if (old)
+			check_row_names(guard, td, row, old, 0, false);
+	}
+	else
+	{
+		token = presented_highest();
+		if (token == 0)
+		{
+			refuse_row(guard, td, ERRCODE_NO_TOKEN_PRESENTED, NULL, 0, stored,
+					   psprintf("no token for %s in table \"%s\"",
+								event, RelationGetRelationName(td->tg_relation)),
+					   presented_list(),
+					   TRIGGER_FIRED_BY_DELETE(td->tg_event) ? NULL :
+					   "Set the column in every UPDATE, also where its value stays the same, or call lease_lock.present in the transaction.");
+			return;
+		}
+	}
+	if (token < stored)
+		refuse_row(guard, td, ERRCODE_STALE_TOKEN, guard->template ? &name : NULL, token, stored,
+				   psprintf("stale token " INT64_FORMAT " for %s %s, the newest is " INT64_FORMAT,
+							token, event, row_text(td, guard->template ? &name : NULL), stored),
+				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL);
+}
+
 /* Checks the token that a written row carries against the row it replaces. */
 static void
 check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 {
-	Relation	rel = td->tg_relation;
 	bool		is_update = TRIGGER_FIRED_BY_UPDATE(td->tg_event);
 	HeapTuple	old = is_update ? td->tg_trigtuple : NULL;
 	HeapTuple	row = is_update ? td->tg_newtuple : td->tg_trigtuple;
@@ -127,6 +197,8 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 	bool		old_isnull;
 	int64		token = token_of(guard, row, desc, &isnull);
 	int64		stored = 0;
+	LeaseName	name;
+	LeaseName  *named = NULL;
 
 	if (old)
 		stored = token_of(guard, old, desc, &old_isnull);
@@ -134,94 +206,74 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 		stored = moved_token(td);
 
 	guard->refused = false;
-	if (guard_bypassed(td))
-		check_row_names(guard, td, row, old, 0, true);
-	else if (isnull)
-		refuse_row(guard, td, ERRCODE_NO_TOKEN_PRESENTED, 0, stored,
-				   psprintf("no token in column \"%s\" of a row of table \"%s\"",
-							column, RelationGetRelationName(rel)),
-				   pstrdup("The column is null."),
-				   "Write the token that lease_lock.acquire returned into the column.");
-	else if (token <= 0)
-		refuse_row(guard, td, ERRCODE_UNKNOWN_TOKEN, token, stored,
-				   psprintf("unknown token " INT64_FORMAT " in column \"%s\" of a row of table \"%s\"",
-							token, column, RelationGetRelationName(rel)),
-				   pstrdup("Tokens are positive."),
-				   "Write the token that lease_lock.acquire returned into the column.");
-	else if (!old && stored > 0 && guard->changed_later)
-		refuse_row(guard, td, ERRCODE_STALE_TOKEN, token, stored,
-				   psprintf("a row moves to partition \"%s\", where a trigger can change its token after the check",
-							RelationGetRelationName(rel)),
-				   psprintf("The row was written under token " INT64_FORMAT ".", stored),
-				   "Rename the trigger so that it runs before the guard; the view lease_lock.guards shows it.");
-	else if (token < stored)
-		refuse_row(guard, td, ERRCODE_STALE_TOKEN, token, stored,
-				   psprintf("stale token " INT64_FORMAT " in column \"%s\" of a row of table \"%s\", the newest is " INT64_FORMAT,
-							token, column, RelationGetRelationName(rel), stored),
-				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL);
-	else
-		check_row_names(guard, td, row, old, token, false);
 	if (is_update)
 		guard->moving = td->tg_trigtuple->t_self;
-}
-
-/*
- * A DELETE writes no row, so the transaction must present the token.  But one
- * half of an UPDATE that moves a row to another partition comes as a DELETE, and
- * the row has been checked.  Rows deleted by logical replication, which
- * presents none, were checked where they come from.
- */
-static void
-check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
-{
-	Relation	rel = td->tg_relation;
-	bool		isnull;
-	int64		stored = token_of(guard, td->tg_trigtuple, desc, &isnull);
-	int64		token;
-	bool		moves = ItemPointerIsValid(&guard->moving) &&
-		ItemPointerEquals(&guard->moving, &td->tg_trigtuple->t_self);
-
-	ItemPointerSetInvalid(&guard->moving);
-	if (moves)
-	{
-		if (!guard->refused)
-			remember_moved(td, stored);
-		return;
-	}
 	if (guard_bypassed(td))
 	{
-		check_row_names(guard, td, td->tg_trigtuple, NULL, 0, true);
+		check_row_names(guard, td, row, old, 0, true);
+		return;
+	}
+	if (!is_carried(guard, td, token, stored))
+	{
+		check_presented(guard, td, row, old, stored);
 		return;
 	}
 	if (guard->template)
 	{
-		LeaseName	name;
-		Presented  *p;
-
-		if (!guard_row_name(guard, td, td->tg_trigtuple, &name, false))
+		if (!guard_row_name(guard, td, row, &name, false))
 			return;
-		/* The check can make the entry. */
-		if (!guard_check_name(guard, td, &name, 0, false))
-			return;
-		p = presented_find(&name);
-		token = p ? p->value.token : 0;
+		named = &name;
 	}
-	else
-	{
-		if (IsLogicalWorker())
-			return;
-		token = presented_highest();
-		if (token == 0)
-			refuse_row(guard, td, ERRCODE_NO_TOKEN_PRESENTED, 0, stored,
-					   psprintf("no token presented for a DELETE in table \"%s\"",
-								RelationGetRelationName(rel)),
-					   presented_list(), NULL);
-	}
-	if (!isnull && token != 0 && token < stored)
-		refuse_row(guard, td, ERRCODE_STALE_TOKEN, token, stored,
-				   psprintf("stale token " INT64_FORMAT " for a DELETE in table \"%s\", the newest is " INT64_FORMAT,
-							token, RelationGetRelationName(rel), stored),
+	if (isnull)
+		refuse_row(guard, td, ERRCODE_NO_TOKEN_PRESENTED, named, 0, stored,
+				   psprintf("no token in column \"%s\" %s", column, row_text(td, named)),
+				   pstrdup("The column is null."),
+				   "Write the token that lease_lock.acquire returned into the column.");
+	else if (token <= 0)
+		refuse_row(guard, td, ERRCODE_UNKNOWN_TOKEN, named, token, stored,
+				   psprintf("unknown token " INT64_FORMAT " in column \"%s\" %s",
+							token, column, row_text(td, named)),
+				   pstrdup("Tokens are positive."),
+				   "Write the token that lease_lock.acquire returned into the column.");
+	else if (!old && stored > 0 && guard->changed_later)
+		refuse_row(guard, td, ERRCODE_STALE_TOKEN, named, token, stored,
+				   psprintf("a row moves to partition \"%s\", where a trigger can change its token after the check",
+							RelationGetRelationName(td->tg_relation)),
+				   psprintf("The row was written under token " INT64_FORMAT ".", stored),
+				   "Rename the trigger so that it runs before the guard; the view lease_lock.guards shows it.");
+	else if (token < stored)
+		refuse_row(guard, td, ERRCODE_STALE_TOKEN, named, token, stored,
+				   psprintf("stale token " INT64_FORMAT " in column \"%s\" %s, the newest is " INT64_FORMAT,
+							token, column, row_text(td, named), stored),
 				   psprintf("The row was written under token " INT64_FORMAT ".", stored), NULL);
+	else
+		check_row_names(guard, td, row, old, token, false);
+}
+
+/*
+ * A DELETE writes no row.  But one half of an UPDATE that moves a row to another
+ * partition comes as a DELETE, and that row has been checked.  Rows deleted by
+ * logical replication, which presents nothing, were checked where they come from.
+ */
+static void
+check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
+{
+	bool		isnull;
+	int64		stored = token_of(guard, td->tg_trigtuple, desc, &isnull);
+	bool		moves = td->tg_relation->rd_rel->relispartition &&
+		ItemPointerIsValid(&guard->moving) &&
+		ItemPointerEquals(&guard->moving, &td->tg_trigtuple->t_self);
+
+	ItemPointerSetInvalid(&guard->moving);
+	if (moves && !guard->refused)
+		remember_moved(td, stored);
+	/* A later trigger may have skipped the UPDATE, and this be a DELETE. */
+	if (moves && !guard->changed_later)
+		return;
+	if (guard_bypassed(td))
+		check_row_names(guard, td, td->tg_trigtuple, NULL, 0, true);
+	else if (guard->template || !IsLogicalWorker())
+		check_presented(guard, td, td->tg_trigtuple, NULL, stored);
 }
 
 /* fence_column('column' [, action [, template]]) */

@@ -21,21 +21,29 @@ PG_FUNCTION_INFO_V1(ll_fence);
  * A statement-level trigger sees no rows, so for INSERT, UPDATE and DELETE it
  * will do only where one name covers the table and rows have no other way in.
  */
-static void
-check_statement_level(const char *function, const TriggerData *td, const Guard *guard)
+static bool
+check_statement_level(const TriggerData *td, Guard *guard)
 {
 	Relation	rel = td->tg_relation;
+	Refusal		why;
 
 	if (TRIGGER_FIRED_BY_TRUNCATE(td->tg_event))
-		return;
-	if (guard->template == NULL || !template_is_constant(guard->template))
-		guard_misused(function, "At statement level it sees no rows, and cannot tell which names they have.",
-					   "Make it a FOR EACH ROW trigger, or let lease_lock.guard make it.");
-	if (rel->rd_rel->relkind != RELKIND_RELATION || rel->rd_rel->relispartition ||
-		has_superclass(RelationGetRelid(rel)))
-		guard_misused(function, psprintf("Rows can reach table \"%s\" through a parent without firing a statement-level trigger.",
-										  RelationGetRelationName(rel)),
-					   "Call lease_lock.guard again: it will make a FOR EACH ROW trigger.");
+		return true;
+	if (!template_is_constant(guard->template))
+		guard_misused("fence", "At statement level it sees no rows, and cannot tell which names they have.",
+					  "Make it a FOR EACH ROW trigger, or let lease_lock.guard make it.");
+	if (rel->rd_rel->relkind == RELKIND_RELATION && !rel->rd_rel->relispartition &&
+		!has_superclass(RelationGetRelid(rel)))
+		return true;
+	/* A table can gain a parent at any time; who only warns goes on. */
+	(void) refuse_token(&why, ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+						template_constant(guard->template), 0, 0,
+						pstrdup("trigger function lease_lock.fence is used in a way that guards nothing"),
+						psprintf("Rows can reach table \"%s\" through a parent without firing a statement-level trigger.",
+								 RelationGetRelationName(rel)));
+	why.hint = "Call lease_lock.guard again: it will make a FOR EACH ROW trigger.";
+	guard_act(guard, td, &why);
+	return false;
 }
 
 /* fence('resource template' [, mode [, action [, events]]]) */
@@ -78,7 +86,8 @@ ll_fence(PG_FUNCTION_ARGS)
 
 	if (TRIGGER_FIRED_FOR_STATEMENT(td->tg_event))
 	{
-		check_statement_level("fence", td, guard);
+		if (!check_statement_level(td, guard))
+			return PointerGetDatum(NULL);
 		if (template_is_constant(guard->template))
 			(void) guard_check_name(guard, td, template_constant(guard->template), 0, bypass);
 		else if (!bypass)

@@ -57,16 +57,19 @@ run(const char *sql)
 		elog(ERROR, "SPI_execute returned %d for: %s", result, sql);
 }
 
-/* The tgenabled of a table's own trigger; 0 when there is none of that name. */
+/*
+ * The tgenabled of a trigger, a table's own or one that it has from its
+ * partitioned parent; 0 when there is none of that name.
+ */
 static char
-trigger_enabled(Oid relid, const char *name)
+trigger_enabled(Oid relid, const char *name, bool clone)
 {
 	Relation	rel = relation_open(relid, NoLock);
 	char		enabled = 0;
 
 	for (int i = 0; rel->trigdesc && i < rel->trigdesc->numtriggers; i++)
 		if (strcmp(rel->trigdesc->triggers[i].tgname, name) == 0 &&
-			!rel->trigdesc->triggers[i].tgisclone)
+			rel->trigdesc->triggers[i].tgisclone == clone)
 			enabled = rel->trigdesc->triggers[i].tgenabled;
 	/* DDL on triggers insists that nobody has the table open. */
 	relation_close(rel, NoLock);
@@ -77,7 +80,7 @@ trigger_enabled(Oid relid, const char *name)
 static bool
 drop_trigger(Oid relid, const char *name)
 {
-	if (trigger_enabled(relid, name) == 0)
+	if (trigger_enabled(relid, name, false) == 0)
 		return false;
 	run(psprintf("DROP TRIGGER %s ON %s", name, guard_target_name(relid)));
 	return true;
@@ -104,7 +107,7 @@ static void
 set_trigger(Oid relid, const char *name, const char *timing, int events,
 			const char *level, const char *call)
 {
-	char		enabled = trigger_enabled(relid, name);
+	char		enabled = trigger_enabled(relid, name, false);
 	char	   *target = guard_target_name(relid);
 
 	if (events == 0)
@@ -114,8 +117,22 @@ set_trigger(Oid relid, const char *name, const char *timing, int events,
 	}
 	run(psprintf("CREATE OR REPLACE TRIGGER %s %s %s ON %s FOR EACH %s EXECUTE FUNCTION lease_lock.%s",
 				 name, timing, events_text(events, " OR "), target, level, call));
+	/* Partitions have copies of a row-level trigger, and of no other. */
 	if (enabled == TRIGGER_FIRES_ALWAYS)
-		run(psprintf("ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %s", target, name));
+		run(psprintf("ALTER TABLE %s %s ENABLE ALWAYS TRIGGER %s",
+					 strncmp(level, "ROW", 3) == 0 ? "" : "ONLY", target, name));
+}
+
+/* Raises 55000 for a partition that has its guard from its parent. */
+static void
+require_own_guard(Oid target)
+{
+	if (trigger_enabled(target, WRITE_TRIGGER, true) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table %s has the guard of its partitioned table",
+						guard_target_name(target)),
+				 errhint("Guard or unguard the partitioned table.")));
 }
 
 /*
@@ -130,6 +147,7 @@ make_guard(Oid target, const GuardSpec *spec, Template *template, const char *co
 	bool		by_row = spec->by_row;
 
 	relation_close(guard_target(target, ShareRowExclusiveLock), NoLock);
+	require_own_guard(target);
 	members = find_all_inheritors(target, ShareRowExclusiveLock, NULL);
 	foreach(cell, members)
 	{
@@ -254,6 +272,7 @@ ll_unguard(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("unguard()");
 	target = PG_GETARG_OID(0);
 	relation_close(guard_target(target, ShareRowExclusiveLock), NoLock);
+	require_own_guard(target);
 	members = find_all_inheritors(target, ShareRowExclusiveLock, NULL);
 	SPI_connect();
 	foreach(cell, members)

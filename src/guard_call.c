@@ -179,21 +179,28 @@ guard_skips(Guard *guard, const TriggerData *td)
 	return false;
 }
 
+typedef struct WarnedKey
+{
+	uint64		key;			/* hash of what was refused */
+	int64		count;			/* how many AFTER triggers have still to meet */
+} WarnedKey;
+
 /*
- * Whether a BEFORE trigger has warned of the same already.  Kept until the end
- * of the transaction, where there is another trigger to outrun.
+ * Whether a BEFORE trigger has warned of the same row already, as far as its
+ * name and token tell.
  */
 static bool
 warned_before(const Guard *guard, const TriggerData *td, const Refusal *why)
 {
+	WarnedKey  *entry;
 	uint64		key;
 	bool		found;
 
-	if (guard->enforce || !guard->changed_later)
+	if (guard->enforce || !guard->changed_later || !TRIGGER_FIRED_FOR_ROW(td->tg_event))
 		return false;
 	if (warned_keys == NULL)
 	{
-		HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(uint64),
+		HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(WarnedKey),
 			.hcxt = TopTransactionContext};
 
 		warned_keys = hash_create("lease_lock warnings", 64, &ctl,
@@ -201,9 +208,15 @@ warned_before(const Guard *guard, const TriggerData *td, const Refusal *why)
 	}
 	key = hash_combine64(why->resource.hash, (uint64) why->token);
 	key = hash_combine64(key, ((uint64) RelationGetRelid(td->tg_relation) << 32) | why->sqlstate);
-	(void) hash_search(warned_keys, &key,
-					   TRIGGER_FIRED_BEFORE(td->tg_event) ? HASH_ENTER : HASH_FIND, &found);
-	return found && !TRIGGER_FIRED_BEFORE(td->tg_event);
+	entry = hash_search(warned_keys, &key, HASH_ENTER, &found);
+	if (!found)
+		entry->count = 0;
+	if (TRIGGER_FIRED_BEFORE(td->tg_event))
+	{
+		entry->count++;
+		return false;
+	}
+	return entry->count > 0 && entry->count-- > 0;
 }
 
 static Statement

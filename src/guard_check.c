@@ -8,12 +8,15 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/xact.h"
 #include "catalog/pg_type_d.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "lease_lock.h"
@@ -34,6 +37,8 @@ ll_trigger_args(PG_FUNCTION_ARGS)
 	{
 		int			len = strnlen(data, end - data);
 
+		/* Anybody may call it. */
+		(void) pg_verifymbstr(data, len, false);
 		state = accumArrayResult(state, PointerGetDatum(cstring_to_text_with_len(data, len)),
 								 false, TEXTOID, CurrentMemoryContext);
 		data += len + 1;
@@ -43,7 +48,8 @@ ll_trigger_args(PG_FUNCTION_ARGS)
 
 /*
  * assert_guarded(target): true, or 55000 with all that the view guards says is
- * wrong with the table and with what is under it.
+ * wrong with the table and with what is under it.  Who could switch the guard
+ * off is for the view alone: a deploy script cannot change that.
  */
 Datum
 ll_assert_guarded(PG_FUNCTION_ARGS)
@@ -68,19 +74,22 @@ ll_assert_guarded(PG_FUNCTION_ARGS)
 	relation_close(rel, NoLock);
 
 	values[0] = ObjectIdGetDatum(target);
+	/* As things are now, at every isolation level, and with what this transaction did. */
+	CommandCounterIncrement();
+	PushActiveSnapshot(GetLatestSnapshot());
 	SPI_connect();
 	if (SPI_execute_with_args("WITH RECURSIVE member(relid) AS ("
 							  " SELECT $1"
 							  " UNION SELECT i.inhrelid FROM member AS m"
 							  " JOIN pg_catalog.pg_inherits AS i ON i.inhparent OPERATOR(pg_catalog.=) m.relid)"
 							  " SELECT CASE WHEN pg_catalog.bool_or(m.relid OPERATOR(pg_catalog.=) $1 AND g.trigger IS NOT NULL)"
-							  " THEN pg_catalog.string_agg(m.relid::pg_catalog.regclass::text OPERATOR(pg_catalog.||) ': '::text"
+							  " THEN pg_catalog.string_agg(m.relid::pg_catalog.regclass::pg_catalog.text OPERATOR(pg_catalog.||) ': '::pg_catalog.text"
 							  " OPERATOR(pg_catalog.||) g.problem, '; ' ORDER BY m.relid) ELSE 'It has no guard.' END"
-							  " FROM member AS m LEFT JOIN lease_lock.guards AS g"
+							  " FROM member AS m LEFT JOIN lease_lock.guard_state AS g"
 							  " ON g.relation::pg_catalog.oid OPERATOR(pg_catalog.=) m.relid",
 							  1, types, values, NULL, true, 0) != SPI_OK_SELECT ||
 		SPI_processed != 1)
-		elog(ERROR, "could not read lease_lock.guards");
+		elog(ERROR, "could not read lease_lock.guard_state");
 	problems = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 	(void) SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	if (!isnull)
@@ -90,5 +99,6 @@ ll_assert_guarded(PG_FUNCTION_ARGS)
 				 errdetail_internal("%s", problems),
 				 errhint("Call lease_lock.guard or lease_lock.guard_column; the view lease_lock.guards shows all guards.")));
 	SPI_finish();
+	PopActiveSnapshot();
 	PG_RETURN_BOOL(true);
 }

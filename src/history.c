@@ -116,12 +116,7 @@ ll_prune_history(PG_FUNCTION_ARGS)
 	Datum		values[1];
 	uint64		pruned;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("keep must not be null"),
-				 errhint("Pass how long a row is kept after its grant has ended.")));
-	keep = idle_arg(PG_GETARG_INTERVAL_P(0));
+	keep = age_arg(PG_ARGISNULL(0) ? NULL : PG_GETARG_INTERVAL_P(0), "keep");
 	PreventCommandIfReadOnly("prune_history()");
 	PreventCommandIfParallelMode("prune_history()");
 	history = own_open(REL_HISTORY, RowExclusiveLock, false);

@@ -77,7 +77,7 @@ extern bool name_equal(const LeaseName *a, const LeaseName *b);
 extern LeaseName name_arg(text *arg, const char *what);
 extern int64 ttl_arg(const Interval *arg, const char *what);
 extern int64 wait_arg(const Interval *arg);
-extern int64 idle_arg(const Interval *arg);
+extern int64 age_arg(const Interval *arg, const char *what);
 extern Interval *usecs_interval(int64 usecs);
 extern char *usecs_text(int64 usecs);
 extern char *reason_arg(text *arg);

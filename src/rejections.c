@@ -27,6 +27,7 @@ PG_FUNCTION_INFO_V1(ll_rejections);
 PG_FUNCTION_INFO_V1(ll_rejection_counts);
 
 #define RING_SIZE	256			/* refusals kept for a database */
+#define RING_ASSERTS 32			/* of them for assert_held */
 #define MAX_COUNTERS 4096		/* tables x reasons x actions, of all databases */
 
 typedef struct Rejection
@@ -244,6 +245,8 @@ rejection_record(Oid relid, Statement statement, Action action, const Refusal *w
 	uint64		hash;
 	Ring	   *ring;
 	Rejection  *entry = NULL;
+	Rejection  *oldest_assert = NULL;
+	int			asserts = 0;
 
 	stats_count(action == ACTION_WARN ? STAT_WARNED : STAT_STALE + reason,
 				why->resource.len > 0 ? &why->resource : NULL);
@@ -252,8 +255,7 @@ rejection_record(Oid relid, Statement statement, Action action, const Refusal *w
 		return;
 	hash = hash_combine64(why->resource.hash, (uint64) why->token);
 	hash = hash_combine64(hash, ((uint64) relid << 32) | role);
-	hash = hash_combine64(hash, ((uint64) MyProcPid << 32) |
-						  (reason << 16) | (action << 8) | statement);
+	hash = hash_combine64(hash, (reason << 16) | (action << 8) | statement);
 
 	LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RING_SIZE; i++)
@@ -267,7 +269,16 @@ rejection_record(Oid relid, Statement statement, Action action, const Refusal *w
 		}
 		if (entry == NULL || r->at < entry->at)
 			entry = r;
+		if (r->at != 0 && r->statement == REJECTED_ASSERT)
+		{
+			asserts++;
+			if (oldest_assert == NULL || r->at < oldest_assert->at)
+				oldest_assert = r;
+		}
 	}
+	/* Anybody can call assert_held, and must not push the others out. */
+	if (statement == REJECTED_ASSERT && asserts >= RING_ASSERTS && entry->hash != hash)
+		entry = oldest_assert;
 	if (entry->hash != hash || entry->at == 0)
 	{
 		entry->hash = hash;
@@ -275,7 +286,6 @@ rejection_record(Oid relid, Statement statement, Action action, const Refusal *w
 		entry->count = 0;
 		entry->relid = relid;
 		entry->role = role;
-		entry->pid = MyProcPid;
 		entry->token = why->token;
 		entry->reason = reason;
 		entry->action = action;
@@ -286,6 +296,7 @@ rejection_record(Oid relid, Statement statement, Action action, const Refusal *w
 	entry->at = now;
 	entry->count++;
 	entry->newest = why->newest;
+	entry->pid = MyProcPid;
 	strlcpy(entry->application_name, application_name ? application_name : "", NAMEDATALEN);
 	LWLockRelease(&ring->lock);
 }
@@ -372,13 +383,27 @@ ll_rejection_counts(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+static void
+forget_counters(Oid database)
+{
+	dshash_seq_status status;
+	Counter    *counter;
+
+	dshash_seq_init(&status, counters, true);
+	while ((counter = dshash_seq_next(&status)) != NULL)
+		if (counter->key.database == database)
+		{
+			dshash_delete_current(&status);
+			pg_atomic_fetch_sub_u32(n_counters, 1);
+		}
+	dshash_seq_term(&status);
+}
+
 /* Forgets what was recorded for this database. */
 void
 rejections_clear(void)
 {
 	Ring	   *ring;
-	dshash_seq_status status;
-	Counter    *counter;
 
 	if (!shared_attach())
 		return;
@@ -389,12 +414,19 @@ rejections_clear(void)
 		memset(ring->entries, 0, sizeof(ring->entries));
 		LWLockRelease(&ring->lock);
 	}
-	dshash_seq_init(&status, counters, true);
-	while ((counter = dshash_seq_next(&status)) != NULL)
-		if (counter->key.database == MyDatabaseId)
-		{
-			dshash_delete_current(&status);
-			pg_atomic_fetch_sub_u32(n_counters, 1);
-		}
-	dshash_seq_term(&status);
+	forget_counters(MyDatabaseId);
+}
+
+/* Forgets a database that was dropped: nobody is connected to it. */
+void
+rejections_forget(Oid database)
+{
+	RingEntry  *entry = dshash_find(rings, &database, true);
+
+	if (entry)
+	{
+		dsa_free(area, entry->ring);
+		dshash_delete_entry(rings, entry);
+	}
+	forget_counters(database);
 }

@@ -41,5 +41,6 @@ extern void stats_attach(dsa_area *area, SharedCtl *ctl);
 extern void stats_enter(bool new);
 extern void rejections_make(dsa_area *area, SharedCtl *ctl);
 extern void rejections_attach(dsa_area *area, SharedCtl *ctl);
+extern void rejections_forget(Oid database);
 
 #endif							/* LEASE_LOCK_SHARED_H */

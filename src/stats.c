@@ -15,6 +15,7 @@
 
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -113,11 +114,17 @@ stats_body_clear(StatsBody *body, TimestampTz now)
 	histogram_clear(&body->hold);
 }
 
-/* How many sets lease_lock.track_resources asks for. */
+/* How many sets lease_lock.track_resources asks for, and how much of each. */
 static int
 sets_wanted(void)
 {
-	return (track_resources + SET_SIZE - 1) / SET_SIZE;
+	return track_resources == 0 ? 0 : Max(track_resources / SET_SIZE, 1);
+}
+
+static int
+places_wanted(void)
+{
+	return Min(track_resources, SET_SIZE);
 }
 
 /* A table for as many resources as the setting says; invalid for none. */
@@ -136,7 +143,7 @@ make_resources(void)
 		return p;
 	table = dsa_get_address(area, p);
 	table->n_sets = n_sets;
-	table->n_in_set = track_resources / n_sets;
+	table->n_in_set = places_wanted();
 	for (int i = 0; i < n_sets; i++)
 	{
 		LWLockInitialize(&table->sets[i].lock, shared->tranche);
@@ -165,12 +172,57 @@ stats_entry_of(Oid database)
 	return entry;
 }
 
+/* Forgets databases that were dropped: nobody is connected to those. */
+static void
+forget_dropped(void)
+{
+	dshash_seq_status status;
+	StatsEntry *entry;
+	List	   *oids = NIL;
+	ListCell   *cell;
+
+	dshash_seq_init(&status, stats, false);
+	while ((entry = dshash_seq_next(&status)) != NULL)
+		oids = lappend_oid(oids, entry->database);
+	dshash_seq_term(&status);
+	foreach(cell, oids)
+	{
+		Oid			database = lfirst_oid(cell);
+
+		if (SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database)))
+			continue;
+		rejections_forget(database);
+		entry = dshash_find(stats, &database, true);
+		if (entry == NULL)
+			continue;
+		if (DsaPointerIsValid(entry->resources))
+		{
+			ResourceTable *table = dsa_get_address(area, entry->resources);
+
+			for (int i = 0; i < table->n_sets * SET_SIZE; i++)
+				if (DsaPointerIsValid(table->sets[i / SET_SIZE].stats[i % SET_SIZE]))
+					dsa_free(area, table->sets[i / SET_SIZE].stats[i % SET_SIZE]);
+			dsa_free(area, entry->resources);
+		}
+		dshash_delete_entry(stats, entry);
+	}
+	list_free(oids);
+}
+
 /* This database's entry; NULL without the shared area. */
 StatsEntry *
 stats_entry(void)
 {
 	if (my_entry == NULL && shared_attach())
+	{
+		StatsEntry *found = dshash_find(stats, &MyDatabaseId, false);
+
+		if (found)
+			dshash_release_lock(stats, found);
+		else
+			forget_dropped();
 		my_entry = stats_entry_of(MyDatabaseId);
+	}
 	return my_entry;
 }
 
@@ -333,8 +385,7 @@ stats_clear(void)
 	stats_body_clear(&entry->body, GetCurrentTimestamp());
 	table = stats_resources(entry);
 	/* An old table is left to those who are counting in it. */
-	if (table == NULL || table->n_sets != sets_wanted() ||
-		table->n_in_set != track_resources / table->n_sets)
+	if (table == NULL || table->n_sets != sets_wanted() || table->n_in_set != places_wanted())
 		entry->resources = make_resources();
 	for (int i = 0; table && i < table->n_sets; i++)
 	{

@@ -14,6 +14,7 @@
 
 #include <unistd.h>
 
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/fd.h"
@@ -25,7 +26,7 @@
 #define STATS_FILE	PGSTAT_STAT_PERMANENT_DIRECTORY "/lease_lock.stat"
 
 /* Raise it with every change of what is written. */
-#define FILE_LAYOUT	1
+#define FILE_LAYOUT	2
 
 typedef struct FileHead
 {
@@ -63,6 +64,54 @@ get(FILE *file, void *data, size_t size)
 	return fread(data, size, 1, file) == 1;
 }
 
+/* A body is an array of 64-bit counters, few of which are not zero. */
+#define BODY_COUNTERS	(sizeof(StatsBody) / sizeof(uint64))
+
+StaticAssertDecl(sizeof(StatsBody) % sizeof(uint64) == 0, "StatsBody is not all counters");
+
+typedef struct FileCounter
+{
+	uint64		place;
+	uint64		value;
+} FileCounter;
+
+/* Writes how many counters are not zero, and those. */
+static bool
+put_body(FILE *file, const StatsBody *body)
+{
+	const uint64 *counters = (const uint64 *) body;
+	FileCounter buffer[BODY_COUNTERS];
+	uint64		n = 0;
+
+	for (uint64 i = 0; i < BODY_COUNTERS; i++)
+		if (counters[i] != 0)
+		{
+			buffer[n].place = i;
+			buffer[n++].value = counters[i];
+		}
+	return put(file, &n, sizeof(n)) && (n == 0 || put(file, buffer, n * sizeof(FileCounter)));
+}
+
+static bool
+get_body(FILE *file, StatsBody *body)
+{
+	uint64	   *counters = (uint64 *) body;
+	FileCounter buffer[BODY_COUNTERS];
+	uint64		n;
+
+	memset(body, 0, sizeof(*body));
+	if (!get(file, &n, sizeof(n)) || n > BODY_COUNTERS ||
+		(n > 0 && !get(file, buffer, n * sizeof(FileCounter))))
+		return false;
+	for (uint64 i = 0; i < n; i++)
+	{
+		if (buffer[i].place >= BODY_COUNTERS)
+			return false;
+		counters[buffer[i].place] = buffer[i].value;
+	}
+	return true;
+}
+
 static bool
 put_resources(FILE *file, ResourceTable *table)
 {
@@ -79,7 +128,7 @@ put_resources(FILE *file, ResourceTable *table)
 			resource.name_len = r->name_len;
 			if (!put(file, &resource, sizeof(resource)) ||
 				!put(file, r->name, r->name_len) ||
-				!put(file, &r->body, sizeof(r->body)))
+				!put_body(file, &r->body))
 				return false;
 		}
 	return true;
@@ -115,7 +164,7 @@ stats_file_save(void)
 			FileEntry	e = {entry->database, count_resources(table)};
 
 			ok = put(file, &e, sizeof(e)) &&
-				put(file, &entry->body, sizeof(entry->body)) &&
+				put_body(file, &entry->body) &&
 				put_resources(file, table);
 		}
 		dshash_seq_term(&status);
@@ -146,7 +195,7 @@ get_entry(FILE *file, const FileEntry *e)
 	ResourceTable *table = stats_resources(entry);
 	StatsBody	body;
 
-	if (!get(file, &body, sizeof(body)))
+	if (!get_body(file, &body))
 		return false;
 	memcpy(&entry->body, &body, sizeof(body));
 	for (uint32 i = 0; i < e->n_resources; i++)
@@ -158,7 +207,7 @@ get_entry(FILE *file, const FileEntry *e)
 		if (!get(file, &resource, sizeof(resource)) ||
 			resource.name_len == 0 || resource.name_len > MAX_NAME_BYTES ||
 			!get(file, name, resource.name_len) ||
-			!get(file, &body, sizeof(body)))
+			!get_body(file, &body))
 			return false;
 		r = table ? stats_take_place(table, resource.hash, resource.use, name, resource.name_len) : NULL;
 		if (r)
@@ -171,11 +220,15 @@ get_entry(FILE *file, const FileEntry *e)
 void
 stats_file_load(void)
 {
-	FILE	   *file = AllocateFile(STATS_FILE, PG_BINARY_R);
+	FILE	   *file;
 	FileHead	found;
 	FileEntry	e;
 	bool		ok;
 
+	/* A standby, and a backup, have it from another server. */
+	if (RecoveryInProgress())
+		return;
+	file = AllocateFile(STATS_FILE, PG_BINARY_R);
 	if (file == NULL)
 	{
 		if (errno != ENOENT)

@@ -391,7 +391,7 @@ token_mint(TokenSource *source, int64 version, int64 highest, const LeaseName *r
 						name_cstring(resource)),
 				 errdetail("A write under token " INT64_FORMAT " was accepted, and no server grants such tokens yet.",
 						   highest),
-				 errhint("Delete that name from lease_lock.fence, or, if that token is genuine, call lease_lock.raise_token.")));
+				 errhint("Call lease_lock.forget_fence, or, if that token is genuine, lease_lock.raise_token.")));
 	token = sequence_advance(source->seq, floor, version);
 	if (token == 0)
 		sequence_put(source->place, PLACE_UNKNOWN);
