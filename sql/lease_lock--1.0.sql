@@ -655,7 +655,7 @@ GRANT SELECT ON TABLE lease_lock.fences TO PUBLIC;
 CREATE FUNCTION lease_lock.waiters_data(OUT resource text, OUT owner text, OUT place integer,
     OUT waiting_since timestamptz, OUT deadline timestamptz, OUT holder text, OUT blocked_by integer[],
     OUT role text, OUT pid integer)
-  RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL UNSAFE COST 100 ROWS 100
+  RETURNS SETOF record LANGUAGE C STABLE PARALLEL UNSAFE COST 100 ROWS 100
   AS 'MODULE_PATHNAME', 'll_waiters';
 COMMENT ON FUNCTION lease_lock.waiters_data() IS 'Behind the view lease_lock.waiters.';
 
@@ -739,7 +739,7 @@ CREATE FUNCTION lease_lock.holders_data(ended boolean, OUT resource text, OUT ow
     OUT application_name text, OUT client_addr inet, OUT pid integer, OUT grant_pid integer,
     OUT backend_start timestamptz, OUT acquired_at timestamptz, OUT renewed_at timestamptz,
     OUT renewals integer, OUT ttl interval, OUT session_gone boolean)
-  RETURNS SETOF record LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE COST 100 ROWS 100
+  RETURNS SETOF record LANGUAGE C STABLE STRICT PARALLEL UNSAFE COST 100 ROWS 100
   AS 'MODULE_PATHNAME', 'll_holders';
 COMMENT ON FUNCTION lease_lock.holders_data(boolean) IS 'Behind the view lease_lock.holders; with ended, leases that a call has ended as well.';
 
@@ -891,7 +891,7 @@ CREATE VIEW lease_lock.histograms AS
   SELECT h.kind, h.upto, h.count FROM lease_lock.histograms_data() AS h;
 COMMENT ON VIEW lease_lock.histograms IS 'How the waits and holds of stats are spread.';
 COMMENT ON COLUMN lease_lock.histograms.kind IS 'wait or hold.';
-COMMENT ON COLUMN lease_lock.histograms.upto IS 'How long at most: about two milliseconds, then twice as long each time.';
+COMMENT ON COLUMN lease_lock.histograms.upto IS 'How long at most: about a millisecond, then twice as long each time, up to a day and a half.';
 COMMENT ON COLUMN lease_lock.histograms.count IS 'How many were not longer.';
 REVOKE ALL ON TABLE lease_lock.histograms FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.histograms TO PUBLIC;
@@ -915,7 +915,7 @@ CREATE VIEW lease_lock.holders AS
          CASE WHEN h.session_gone THEN 'session gone'
               WHEN h.state = 'expired' THEN 'overdue'
               WHEN a.state LIKE 'idle in transaction%' THEN 'idle in transaction'
-              WHEN h.remaining < h.ttl / 5 THEN 'expires soon'
+              WHEN h.remaining < (h.expire_at - h.renewed_at) / 5 THEN 'expires soon'
               ELSE 'ok' END AS health,
          CASE WHEN h.state = 'expired' AND NOT h.session_gone
               THEN greatest(clock_timestamp() - h.expire_at, interval '0') END AS overdue,
@@ -940,7 +940,7 @@ COMMENT ON COLUMN lease_lock.holders.application_name IS 'Of the session that ac
 COMMENT ON COLUMN lease_lock.holders.client_addr IS 'Of the session that acquired it; NULL for other roles'' without pg_read_all_stats.';
 COMMENT ON COLUMN lease_lock.holders.pid IS 'The backend whose end would end the lease; NULL where there is none.';
 COMMENT ON COLUMN lease_lock.holders.grant_pid IS 'The backend that acquired it; it may have gone, and its pid may be another''s by now.';
-COMMENT ON COLUMN lease_lock.holders.health IS 'session gone; overdue (expired and taken by nobody yet); idle in transaction (the backend that acquired it); expires soon (less than a fifth of the TTL is left, and no renewal has come); or ok.';
+COMMENT ON COLUMN lease_lock.holders.health IS 'session gone; overdue (expired and taken by nobody yet); idle in transaction (the backend that acquired it); expires soon (less than a fifth is left of what the grant or the last renewal gave); or ok.';
 COMMENT ON COLUMN lease_lock.holders.overdue IS 'Time since it expired; NULL before.';
 COMMENT ON COLUMN lease_lock.holders.acquired_at IS 'When it was acquired.';
 COMMENT ON COLUMN lease_lock.holders.renewed_at IS 'When it was last renewed; at first when it was acquired.';
@@ -958,9 +958,9 @@ CREATE VIEW lease_lock.hot AS
   FROM lease_lock.resource_stats_data() AS r
   LEFT JOIN (SELECT d.resource, count(*) AS waiters FROM lease_lock.waiters_data() AS d GROUP BY d.resource) AS w
     ON w.resource = r.resource COLLATE "C"
-  WHERE r.wait_total > interval '0' OR w.waiters > 0
+  WHERE r.wait_max >= interval '1 millisecond' OR w.waiters > 0
   ORDER BY 8 DESC, 2 DESC, 1;
-COMMENT ON VIEW lease_lock.hot IS 'The names that cost most waiting, first: the locks to split.';
+COMMENT ON VIEW lease_lock.hot IS 'The names that cost most waiting, first: the locks to split. Without those that nobody waited for a millisecond.';
 COMMENT ON COLUMN lease_lock.hot.resource IS 'The name.';
 COMMENT ON COLUMN lease_lock.hot.waiters IS 'Backends that wait for it now.';
 COMMENT ON COLUMN lease_lock.hot.waits IS 'Calls of acquire whose wait is measured.';

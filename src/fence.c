@@ -504,6 +504,10 @@ fence_assert_held(const LeaseName *resource, int64 token)
 		if (why.sqlstate != ERRCODE_LEASE_NOT_HELD || p == NULL || p->value.held != token)
 		{
 			rejection_record(InvalidOid, REJECTED_ASSERT, ACTION_ENFORCE, &why);
+			ereport(event_level,
+					(errcode(why.sqlstate),
+					 errmsg("assert_held refused with %s: %s",
+							unpack_sql_state(why.sqlstate), why.message)));
 			refuse(ERROR, &why, NULL);
 		}
 	}

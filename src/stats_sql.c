@@ -199,8 +199,8 @@ ll_histograms(PG_FUNCTION_ARGS)
 			bool		nulls[3] = {0};
 
 			n += get(&h->buckets[i]);
-			/* From about a millisecond on, up to about a day. */
-			if (i % 4 != 3 || i < 36 || i > 148)
+			/* From about a millisecond on, up to a day and a half. */
+			if (i % 4 != 3 || i < 35 || i > 143)
 				continue;
 			values[0] = CStringGetTextDatum(k == 0 ? "wait" : "hold");
 			values[1] = IntervalPGetDatum(usecs_interval(histogram_floor(i + 1) - 1));
