@@ -26,6 +26,15 @@ my ($exporter) = program('prometheus-postgres-exporter');
 my ($prometheus) = program('prometheus');
 my ($promtool) = program('promtool');
 
+# What is started here ends with the test, however that ends.
+my @started;
+END
+{
+	my $status = $?;
+	$_->kill_kill foreach @started;
+	$? = $status;
+}
+
 sub program
 {
 	my ($name) = @_;
@@ -99,7 +108,7 @@ is(join(' ', grep { !$made{$_} } join(' ', $variables, $rules =~ /expr: .*?\n(?=
 
 unless ($exporter)
 {
-	diag('there is no prometheus-postgres-exporter: nothing is scraped');
+	SKIP: { skip 'there is no prometheus-postgres-exporter', 1; }
 	done_testing();
 	exit;
 }
@@ -322,6 +331,7 @@ my $exporting;
 		],
 		'<', \undef, '>', \$log, '2>&1');
 }
+push @started, $exporting;
 my $http = HTTP::Tiny->new(timeout => 60);
 
 # Polls a URL until it answers as it should; the last answer.
@@ -475,6 +485,7 @@ SKIP:
 	my $server = IPC::Run::start(
 		[ $prometheus, "--config.file=$home/prometheus.yml", "--storage.tsdb.path=$home/data", "--web.listen-address=127.0.0.1:$at" ],
 		'<', \undef, '>', \$noise, '2>&1');
+	push @started, $server;
 	my $api = "http://127.0.0.1:$at/api/v1";
 
 	# The rows of an instant query; undef, with a message, when it fails.
@@ -513,10 +524,7 @@ SKIP:
 	my $bad = join(' ', map { "$_->{name}: $_->{lastError}" } grep { $_->{health} ne 'ok' }
 		map { @{ $_->{rules} } } @{ JSON::PP->new->decode($http->get("$api/rules")->{content})->{data}{groups} });
 	is($bad, '', 'every rule can be evaluated');
-
-	$server->kill_kill;
 }
-$exporting->kill_kill;
 $_->quit foreach $first, $second, $dba;
 $node->stop('immediate');
 done_testing();

@@ -19,6 +19,15 @@ my $root = "$FindBin::Bin/../..";
 my $node = lease_server('main', '');
 my $dba = LeaseTest::Session->new($node);
 
+# make top ends with the test, however that ends.
+my $live_run;
+END
+{
+	my $status = $?;
+	$live_run->kill_kill if $live_run;
+	$? = $status;
+}
+
 # Runs make top, or the script once; the process.
 sub top
 {
@@ -62,6 +71,7 @@ $dba->query_ok(q(SELECT lease_lock.raise_token(9007199254000000)));
 $dba->query_ok("SELECT lease_lock.acquire('many ' || i, 'A', ttl => '2 h') FROM generate_series(1, 100) AS i");
 my @waiter = map { LeaseTest::Session->new($node, user => q('a role of a very long name, as long as roles can be called here')) } 1 .. 3;
 $waiter[0]->send(q(SELECT lease_lock.acquire(repeat('long ', 102), repeat('wants', 102), wait => '1 h')));
+ok(wait_true($dba, q(SELECT count(*) = 1 FROM lease_lock.waiters)), 'one waits in line');
 $waiter[1]->send(q(SELECT lease_lock.acquire(repeat('long ', 102), 'short', wait => '1 h')));
 my $long = q(INSERT INTO "a table of a very long name, as long as tables can be called he" VALUES);
 refused_with($waiter[2], "BEGIN; SELECT lease_lock.present(repeat('long ', 102), 1); $long (repeat('long ', 102))", '', 'a guarded write passes');
@@ -76,6 +86,7 @@ sub readable
 {
 	my ($out, $name) = @_;
 
+	$out =~ s/[^\n]*\z//;
 	utf8::decode($out);
 	is(join("\n", grep { length > 120 } split /\n/, $out), '', "$name: no line is longer than 120 characters");
 	unlike($out, qr/[\x00-\x09\x0b-\x1f\x7f-\x9f]/, "$name: nothing but text");
@@ -109,7 +120,7 @@ SKIP:
 	skip 'there is no make', 1 unless $make;
 
 	my $live = '';
-	my $run = top(\$live, undef, $make, '-s', '-C', $root, 'top', 'INTERVAL=0.2');
+	my $run = $live_run = top(\$live, undef, $make, '-s', '-C', $root, 'top', 'INTERVAL=0.2');
 	my $pump = sub
 	{
 		my ($pattern) = @_;
@@ -126,8 +137,6 @@ SKIP:
 	$dba->query_ok(q(SELECT lease_lock.acquire('newcomer', 'A', ttl => '1 h')));
 	$pump->(qr/^HOLDERS 105\n/m);
 	readable($live, 'live');
-
-	$run->kill_kill;
 }
 $_->quit foreach $dba;
 $node->stop('immediate');
