@@ -2,6 +2,8 @@
 #
 #	make test	installs what it needs, builds, and runs every suite
 #	make demo	plays the paused-holder story on a throwaway server
+#	make top	shows holders, waiters and refusals live, on the server that PGHOST
+#			and the like name, every INTERVAL=2 seconds
 #
 # The other targets are those of PGXS: all, install, installcheck, clean.
 
@@ -59,9 +61,10 @@ ISOLATION_OPTS = --inputdir=test --outputdir=.
 TAP_TESTS = 1
 PROVE_TESTS = test/t/*.pl
 
-# make test and make demo set up PostgreSQL first, so they must not need it.
+# make test and make demo set up PostgreSQL first, so they must not need it; and
+# make top needs psql alone.
 PG_CONFIG ?= pg_config
-ifeq (,$(filter test demo,$(MAKECMDGOALS)))
+ifeq (,$(filter test demo top,$(MAKECMDGOALS)))
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 # Warnings are errors, less those that PostgreSQL's own headers raise.
@@ -71,9 +74,15 @@ override CFLAGS += $(if $(STRICT),$(PG_CFLAGS_STRICT))
 
 $(OBJS) $(OBJS:.o=.bc): $(wildcard src/*.h)
 else
-.PHONY: test demo
+.PHONY: test demo top
 test:
 	test/run
 demo:
 	test/demo
+
+PSQL ?= psql
+INTERVAL ?= 2
+top:
+	@clear=; if [ -t 1 ]; then clear=$$(printf '\033[H\033[2J'); fi; \
+	exec $(PSQL) -X -q -v interval=$(INTERVAL) -v clear="$$clear" -f monitoring/top.sql
 endif
