@@ -3,6 +3,7 @@
 -- sessions: test/t/031_statistics.pl.
 \set SHOW_CONTEXT never
 \set VERBOSITY terse
+set intervalstyle = postgres;
 create extension lease_lock;
 set client_min_messages = warning;
 \getenv srcdir PG_ABS_SRCDIR

@@ -2,6 +2,7 @@
 -- from it: holder_at, overlaps, prune_history. Off, which it is by default, nothing is written.
 \set SHOW_CONTEXT never
 \set VERBOSITY terse
+set intervalstyle = postgres;
 create extension lease_lock;
 set client_min_messages = warning;
 \getenv srcdir PG_ABS_SRCDIR

@@ -4,6 +4,7 @@
 \set SHOW_CONTEXT never
 \set VERBOSITY terse
 set timezone = 'UTC';
+set intervalstyle = postgres;
 create extension lease_lock;
 set client_min_messages = warning;
 \getenv srcdir PG_ABS_SRCDIR
@@ -279,7 +280,7 @@ select holds, pg_temp.about(hold_p50, 50) as p50, pg_temp.about(hold_p95, 95) as
 select holds, pg_temp.about(hold_p50, 35) as p50, pg_temp.about(hold_p95, 94) as p95, hold_max between '100 s' and '110 s' as max from lease_lock.stats;
 select grants, waits, wait_p50 < '10 s' as p50, wait_total < '1 min' as total, wait_max < '10 s' and wait_max >= wait_p99 as max from lease_lock.resource_stats where resource = 'q';
 -- How they are spread: how many were at most so long, for powers of two.
-select kind, count(*), count(distinct upto), bool_and(count >= before) as rises, max(count) as all,
+select kind, count(*) = count(distinct upto) as each_once, bool_and(count >= before) as rises, max(count) as all,
        bool_and(ratio between 1.99 and 2.01) as doubles, min(upto) between '1 ms' and '1.1 ms' as from_a_millisecond, max(upto) > '1 day' as to_a_day
   from (select *, lag(count, 1, 0::bigint) over w as before, extract(epoch from upto) / extract(epoch from lag(upto) over w) as ratio
           from lease_lock.histograms window w as (partition by kind order by upto)) h group by kind order by kind;
