@@ -308,6 +308,10 @@ set role regress_app;
 select pg_temp.about(lease_lock.suggest_ttl('q'), 200) as usual;
 reset role;
 
+-- To an eighth wherever in its bucket a hold lies: all but one just above a power of two (2^33 microseconds).
+select count(pg_temp.hold('edge', case i when 1 then interval '20000 s' else interval '8590 s' end)) from generate_series(1, 100) i;
+select pg_temp.about(hold_p50, 8590) as p50, pg_temp.about(hold_p95, 8590) as p95, pg_temp.about(hold_p99, 8590) as p99, pg_temp.about(hold_max, 20000) as max
+  from lease_lock.resource_stats where resource = 'edge';
 -- 9. hot: by time waited.
 select lease_lock.stats_reset();
 select lease_lock.acquire('h1', 'A', '1 hour'), lease_lock.acquire('h2', 'A', '1 hour'), lease_lock.acquire('cool', 'A', '1 hour') \g /dev/null

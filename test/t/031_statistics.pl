@@ -31,7 +31,7 @@ listen_addresses = '127.0.0.1'
 log_line_prefix = '%m [%p] <%e> '
 lease_lock.history = on
 lease_lock.evict_after = '300 ms'
-));
+), allows_streaming => 1);
 my $dba = LeaseTest::Session->new($node);
 
 # Runs a pgbench script: so many clients, so many transactions each.
@@ -93,6 +93,9 @@ sub all_views
 	}
 	return '';
 }
+
+# Whether all sessions have gone, without looking from one that counts.
+sub wait_gone { return $node->poll_query_until('template1', q(SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend')); }
 
 # The lines of the log since an offset that match.
 sub log_lines
@@ -483,6 +486,19 @@ is($dba->query_ok(q(SELECT pid FROM lease_lock.advisory_locks WHERE name = 'f26'
 isnt($f26->query_ok("SELECT lease_lock.renew('f26', $token)"), '', 'F26: the lease is renewed from the new connection');
 is($dba->query_ok(q(SELECT renewals, grant_pid FROM lease_lock.holders WHERE resource = 'f26')), "1|$pid", 'F26: which the view shows');
 
+# History is part of a dump.
+{
+	my $dump = "$tmp/031.dump";
+
+	$node->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE template0');
+	command_ok(['pg_dump', '-Fc', '-f', $dump, $node->connstr('postgres')], 'a dump');
+	command_ok(['pg_restore', '--exit-on-error', '-d', $node->connstr('copy'), $dump], 'is restored');
+	my $rows = q(SELECT count(*), md5(string_agg(h::text, E'\n' ORDER BY h.token)) FROM lease_lock.history h);
+	is($node->safe_psql('copy', $rows), $node->safe_psql('postgres', $rows), 'with all of the history');
+	is($node->safe_psql('copy', 'SELECT count(*) FROM lease_lock.overlaps()'), '0', 'in which nothing overlaps');
+	is($node->safe_psql('copy', 'SELECT grants FROM lease_lock.stats'), '0', 'and without the counts');
+}
+
 # ---------------------------------------------------------------------------
 # Grants of a name never overlap: after takeovers, owners that come again, and a
 # crash in the middle.
@@ -647,6 +663,30 @@ foreach my $kind (sort keys %damage)
 	$dba = LeaseTest::Session->new($node);
 	is($dba->query_ok('SELECT sum(grants + busy) FROM lease_lock.resource_stats'), 2 * $clients, 'the whole file is taken');
 }
+# A standby and a restored backup are other servers: what this one did is not theirs,
+# and there everything can be read, too.
+$dba->quit;
+ok(wait_gone(), 'nobody is there');
+ok(-e $file, 'and the file is');
+$node->backup('copy');
+{
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+
+	$standby->init_from_backup($node, 'copy', has_streaming => 1);
+	$standby->start;
+	my $s = LeaseTest::Session->new($standby);
+	is(all_views($s), '', 'on a standby everything can be read');
+	is(counts($s, undef, 'grants'), 'grants 0', 'and it has done nothing yet');
+	is($s->query('SELECT count(*) FROM lease_lock.overlaps()'), '0', 'overlaps can be asked there');
+	$s->query_ok('SELECT lease_lock.stats_reset()');
+	$s->query(q(SELECT lease_lock.try_acquire('on standby', 'A')));
+	is($s->state, '25006', 'try_acquire is refused there');
+	is(counts($s, undef, qw(grants busy)), 'grants 0 busy 0', 'and not counted');
+	$s->quit;
+	$standby->stop('fast');
+}
+$dba = LeaseTest::Session->new($node);
+
 # Something that can be neither read nor written: only the log says so.
 $dba->quit;
 $node->stop('fast');
