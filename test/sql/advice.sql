@@ -73,13 +73,23 @@ select lease_lock.present('done', :t) = :t as presented;
 select left(pg_temp.outcome('insert into g values (1, ''done'')'), 5);
 commit;
 select * from lease_lock.advice;
--- Nor writes that were refused for other reasons.
-select lease_lock.acquire('over', 'B', '1 min') as t \gset
+select lease_lock.stats_reset();
+-- Nor one that its owner's next grant has made stale, nor one without a token.
+select lease_lock.acquire('again', 'A', '1 min') as t, lease_lock.acquire('taken', 'A', '1 min') as u \gset
+select lease_lock.acquire('again', 'A', '1 min') > :t as again;
 begin;
-select lease_lock.present('over', :t - 1) = :t - 1 as presented;
-select left(pg_temp.outcome('insert into g values (1, ''over'')'), 5), left(pg_temp.outcome('insert into g values (1, ''nobody'')'), 5);
+select lease_lock.present('again', :t) = :t as presented;
+select left(pg_temp.outcome('insert into g values (1, ''again'')'), 5), left(pg_temp.outcome('insert into g values (1, ''nobody'')'), 5);
 commit;
-select * from lease_lock.advice where resource <> 'done';
+select * from lease_lock.advice;
+-- But one that a takeover has.
+select pg_temp.age('taken', '2 min');
+select lease_lock.acquire('taken', 'B', '1 min') > :u as taken;
+begin;
+select lease_lock.present('taken', :u) = :u as presented;
+select left(pg_temp.outcome('insert into g values (1, ''taken'')'), 5);
+commit;
+select resource, owner, advice, split_part(evidence, '; ', 1) as evidence, evidence ~ 'says *$' as says_nothing from lease_lock.advice;
 select lease_lock.stats_reset();
 
 -- 3. A TTL that is too long: 99 of 100 holds end within a hundredth of it; with enough of them.

@@ -620,9 +620,10 @@ $node->stop('fast');
 my $good = slurp_file($file);
 my $size = length $good;
 my $noise = join '', map { chr(($_ * 7919 + 13) % 256) } 1 .. $size;
-# The time since when this database is counted, behind its OID and the number of its names.
+# The time since when this database is counted: the first of its counters, behind
+# its OID, the number of its names, and that of its counters.
 my $damaged_since = $good;
-substr($damaged_since, index($good, pack('LL', $database, $clients)) + 8, 8, pack('Q', 0x8000000000000100));
+substr($damaged_since, index($good, pack('LL', $database, $clients)) + 24, 8, pack('Q', 0x8000000000000100));
 my %damage = (
 	'empty' => '',
 	'cut in its head' => substr($good, 0, 7),
