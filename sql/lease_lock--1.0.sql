@@ -773,7 +773,7 @@ COMMENT ON COLUMN lease_lock.stats.since IS 'Since when it is counted.';
 COMMENT ON COLUMN lease_lock.stats.grants IS 'Leases granted, with takeovers and those re-acquired, whatever became of the transaction.';
 COMMENT ON COLUMN lease_lock.stats.takeovers IS '... of a lease that had expired, or lost its session, and was never released.';
 COMMENT ON COLUMN lease_lock.stats.reacquired IS '... by the owner that still held it.';
-COMMENT ON COLUMN lease_lock.stats.timeouts IS 'Calls of acquire that gave up with 55P03.';
+COMMENT ON COLUMN lease_lock.stats.timeouts IS 'Calls of acquire that gave up, with 55P03 or 53400.';
 COMMENT ON COLUMN lease_lock.stats.busy IS 'Calls of try_acquire that returned NULL.';
 COMMENT ON COLUMN lease_lock.stats.renewals IS 'Leases renewed.';
 COMMENT ON COLUMN lease_lock.stats.renewals_late IS '... with less than a fifth of the TTL left.';
@@ -808,7 +808,7 @@ COMMENT ON COLUMN lease_lock.stats.hold_p50 IS 'The hold that half of them did n
 COMMENT ON COLUMN lease_lock.stats.hold_p95 IS '... that 95 of 100 did not exceed.';
 COMMENT ON COLUMN lease_lock.stats.hold_p99 IS '... that 99 of 100 did not exceed.';
 COMMENT ON COLUMN lease_lock.stats.hold_max IS 'The longest hold.';
-COMMENT ON COLUMN lease_lock.stats.acquire_success IS 'Grants as a part of all calls of acquire and try_acquire, from 0 to 1.';
+COMMENT ON COLUMN lease_lock.stats.acquire_success IS 'Grants as a part of grants, timeouts and busy, from 0 to 1. A call that is cancelled, or ends in a deadlock, is in none of them.';
 COMMENT ON COLUMN lease_lock.stats.holders IS 'Leases in force now.';
 COMMENT ON COLUMN lease_lock.stats.waiters IS 'Backends that wait in acquire now.';
 REVOKE ALL ON TABLE lease_lock.stats FROM PUBLIC;
@@ -837,13 +837,13 @@ CREATE VIEW lease_lock.resource_stats AS
          s.hold_p99, s.hold_max,
          s.grants::double precision / nullif(s.grants + s.timeouts + s.busy, 0) AS acquire_success
   FROM lease_lock.resource_stats_data() AS s;
-COMMENT ON VIEW lease_lock.resource_stats IS 'The same for each of the busiest resources, as many as lease_lock.track_resources says.';
+COMMENT ON VIEW lease_lock.resource_stats IS 'The same for each of the busiest resources, at most as many as lease_lock.track_resources says.';
 COMMENT ON COLUMN lease_lock.resource_stats.resource IS 'The name.';
 COMMENT ON COLUMN lease_lock.resource_stats.since IS 'Since when it is counted.';
 COMMENT ON COLUMN lease_lock.resource_stats.grants IS 'Leases granted, with takeovers and those re-acquired, whatever became of the transaction.';
 COMMENT ON COLUMN lease_lock.resource_stats.takeovers IS '... of a lease that had expired, or lost its session, and was never released.';
 COMMENT ON COLUMN lease_lock.resource_stats.reacquired IS '... by the owner that still held it.';
-COMMENT ON COLUMN lease_lock.resource_stats.timeouts IS 'Calls of acquire that gave up with 55P03.';
+COMMENT ON COLUMN lease_lock.resource_stats.timeouts IS 'Calls of acquire that gave up, with 55P03 or 53400.';
 COMMENT ON COLUMN lease_lock.resource_stats.busy IS 'Calls of try_acquire that returned NULL.';
 COMMENT ON COLUMN lease_lock.resource_stats.renewals IS 'Leases renewed.';
 COMMENT ON COLUMN lease_lock.resource_stats.renewals_late IS '... with less than a fifth of the TTL left.';
@@ -878,7 +878,7 @@ COMMENT ON COLUMN lease_lock.resource_stats.hold_p50 IS 'The hold that half of t
 COMMENT ON COLUMN lease_lock.resource_stats.hold_p95 IS '... that 95 of 100 did not exceed.';
 COMMENT ON COLUMN lease_lock.resource_stats.hold_p99 IS '... that 99 of 100 did not exceed.';
 COMMENT ON COLUMN lease_lock.resource_stats.hold_max IS 'The longest hold.';
-COMMENT ON COLUMN lease_lock.resource_stats.acquire_success IS 'Grants as a part of all calls of acquire and try_acquire, from 0 to 1.';
+COMMENT ON COLUMN lease_lock.resource_stats.acquire_success IS 'Grants as a part of grants, timeouts and busy, from 0 to 1. A call that is cancelled, or ends in a deadlock, is in none of them.';
 REVOKE ALL ON TABLE lease_lock.resource_stats FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.resource_stats TO PUBLIC;
 
@@ -902,6 +902,8 @@ CREATE FUNCTION lease_lock.stats_reset()
 COMMENT ON FUNCTION lease_lock.stats_reset() IS
   'Begins to count anew: empties stats, resource_stats, rejections and rejection_counts of this database.';
 REVOKE ALL ON FUNCTION lease_lock.stats_reset() FROM PUBLIC;
+-- What an extension of this name counted here before is not this one's.
+SELECT lease_lock.stats_reset();
 
 CREATE FUNCTION lease_lock.suggest_ttl(resource text, quantile double precision DEFAULT 0.999, factor double precision DEFAULT 2)
   RETURNS interval LANGUAGE C VOLATILE PARALLEL UNSAFE
@@ -953,19 +955,22 @@ REVOKE ALL ON TABLE lease_lock.holders FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.holders TO PUBLIC;
 
 CREATE VIEW lease_lock.hot AS
-  SELECT r.resource, coalesce(w.waiters, 0) AS waiters, r.waits, r.timeouts, r.wait_total, r.wait_p95, r.wait_max,
-         extract(epoch FROM r.wait_total)::double precision AS heat
+  SELECT r.resource, coalesce(w.waiters, 0) AS waiters, r.waits, r.timeouts,
+         r.wait_total + coalesce(w.waited, interval '0') AS wait_total, r.wait_p95, greatest(r.wait_max, w.longest) AS wait_max,
+         extract(epoch FROM r.wait_total + coalesce(w.waited, interval '0'))::double precision AS heat
   FROM lease_lock.resource_stats_data() AS r
-  LEFT JOIN (SELECT d.resource, count(*) AS waiters FROM lease_lock.waiters_data() AS d GROUP BY d.resource) AS w
+  LEFT JOIN (SELECT d.resource, count(*) AS waiters, sum(clock_timestamp() - d.waiting_since) AS waited,
+                    max(clock_timestamp() - d.waiting_since) AS longest
+             FROM lease_lock.waiters_data() AS d GROUP BY d.resource) AS w
     ON w.resource = r.resource COLLATE "C"
   WHERE r.wait_max >= interval '1 millisecond' OR w.waiters > 0
-  ORDER BY 8 DESC, 2 DESC, 1;
+  ORDER BY 8 DESC, 1;
 COMMENT ON VIEW lease_lock.hot IS 'The names that cost most waiting, first: the locks to split. Without those that nobody waited for a millisecond.';
 COMMENT ON COLUMN lease_lock.hot.resource IS 'The name.';
 COMMENT ON COLUMN lease_lock.hot.waiters IS 'Backends that wait for it now.';
 COMMENT ON COLUMN lease_lock.hot.waits IS 'Calls of acquire whose wait is measured.';
 COMMENT ON COLUMN lease_lock.hot.timeouts IS '... that gave up.';
-COMMENT ON COLUMN lease_lock.hot.wait_total IS 'Time waited by all of them.';
+COMMENT ON COLUMN lease_lock.hot.wait_total IS 'Time waited by all of them, and by those that wait now.';
 COMMENT ON COLUMN lease_lock.hot.wait_p95 IS 'The wait that 95 of 100 did not exceed.';
 COMMENT ON COLUMN lease_lock.hot.wait_max IS 'The longest wait.';
 COMMENT ON COLUMN lease_lock.hot.heat IS 'Waiters times mean wait, in seconds.';
@@ -978,14 +983,16 @@ WITH lease AS (
   FROM lease_lock.holders_data(true) AS h
   LEFT JOIN pg_stat_activity AS a ON a.pid = h.grant_pid AND a.backend_start = h.backend_start
 ), res AS (
-  SELECT r.*, l.ttl FROM lease_lock.resource_stats_data() AS r LEFT JOIN lease AS l ON l.resource = r.resource COLLATE "C"
+  SELECT r.*, l.ttl, l.state FROM lease_lock.resource_stats_data() AS r LEFT JOIN lease AS l ON l.resource = r.resource COLLATE "C"
 )
 SELECT r.resource, NULL::text AS owner, 'ttl too short' AS advice,
        format('%s of %s renewals came late, %s leases expired unreleased, %s late writes were refused', r.renewals_late,
               r.renewals, r.expired, r.refused_not_held + r.refused_stale)
-         || coalesce(format('; the TTL is %s, suggest_ttl says %s', r.ttl, lease_lock.suggest_ttl(r.resource)), '') AS evidence
+         || coalesce('; the TTL is ' || r.ttl, '') || coalesce('; suggest_ttl says ' || lease_lock.suggest_ttl(r.resource), '') AS evidence
 FROM res AS r
-WHERE r.renewals_late * 20 > r.renewals OR r.refused_not_held > 0 OR (r.takeovers > 0 AND r.refused_stale > 0)
+WHERE r.renewals_late * 20 > r.renewals
+   OR (r.refused_not_held > 0 AND (r.expired > 0 OR r.state = 'expired'))
+   OR (r.takeovers > 0 AND r.refused_stale > 0)
 UNION ALL
 SELECT r.resource, NULL, 'ttl too long',
        format('99 of 100 holds ended within %s, and the TTL is %s: after a crash the rest of it is waited for', r.hold_p99, r.ttl)
@@ -993,8 +1000,7 @@ FROM res AS r
 WHERE r.holds >= 30 AND r.hold_p99 < r.ttl / 100
 UNION ALL
 SELECT l.resource, l.owner, 'renewed without work',
-       format('renewed %s times, last at %s, and no guarded write has passed since %s', l.renewals, l.renewed_at,
-              coalesce(r.last_write, l.acquired_at))
+       format('renewed %s times, last at %s, and no guarded write has passed since %s', l.renewals, l.renewed_at, r.last_write)
 FROM lease AS l JOIN lease_lock.resource_stats_data() AS r ON r.resource = l.resource COLLATE "C"
 WHERE l.state = 'held' AND l.renewals > 0 AND r.last_write IS NOT NULL
   AND l.renewed_at - greatest(r.last_write, l.acquired_at) > 10 * l.ttl
@@ -1034,7 +1040,7 @@ BEGIN ATOMIC
   SELECT l.owner, l.token, l.role, l.acquired_at, NULL, NULL
   FROM lease_lock.holders_data(false) AS l
   WHERE l.resource = holder_at.resource AND l.state IN ('held', 'expired') AND l.acquired_at <= holder_at.at
-    AND l.expire_at > holder_at.at AND NOT l.session_gone;
+    AND l.expire_at > holder_at.at AND (holder_at.at < now() OR NOT l.session_gone);
 END;
 COMMENT ON FUNCTION lease_lock.holder_at(text, timestamptz) IS
   'Who held a name at a moment: by history as far back as that was on, and by the lease as it is now, whose ended_at is NULL. No row where nobody did.';

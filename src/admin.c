@@ -116,7 +116,7 @@ count_forced(History *history, KeyedTable *lease, const LeaseName *resource, con
 		history_write(history, &read->row, RelationGetDescr(lease->heap), now, "forced");
 	else
 	{
-		event.counts |= 1 << STAT_EXPIRED;
+		event.counts |= 1 << (read->row.expire_at > now ? STAT_SESSIONS_DIED : STAT_EXPIRED);
 		history_write_end(history, &read->row, RelationGetDescr(lease->heap), now);
 	}
 	stats_record(resource, &event);

@@ -74,7 +74,8 @@ prepared_in_the_way(const LeaseName *resource, const LeaseRow *row, TransactionI
 
 	/* It may just have ended. */
 	if (gid)
-		ereport(ERROR,
+		stats_count(STAT_TIMEOUTS, resource);
+	ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("could not acquire the lease on resource \"%s\": prepared transaction \"%s\" keeps it",
 						name_cstring(resource), gid),

@@ -398,6 +398,14 @@ granted_here(const LeaseName *name)
 	return token;
 }
 
+static void
+count_write(const LeaseName *name)
+{
+	StatsEvent	event = {.counts = 1 << STAT_GUARDED_WRITES, .now = GetCurrentTimestamp()};
+
+	stats_record(name, &event);
+}
+
 /*
  * Whether this transaction may write under a name.  carried is the token that
  * the row carries, or 0 for the one that the transaction presents.  When the
@@ -434,9 +442,7 @@ fence_accepts(const LeaseName *name, FenceMode mode, int64 carried, Refusal *why
 		check_newest(name, token, why);
 	if (passed)
 	{
-		StatsEvent	event = {.counts = 1 << STAT_GUARDED_WRITES, .now = GetCurrentTimestamp()};
-
-		stats_record(name, &event);
+		count_write(name);
 		p = presented_enter(name);
 		presented_touch(p);
 		if (carried == 0)
@@ -515,5 +521,6 @@ fence_assert_held(const LeaseName *resource, int64 token)
 	p = presented_find(resource);
 	p->used = true;
 	p->value.held = token;
+	count_write(resource);
 	return expire_at == 0 ? 0 : Max(expire_at - GetCurrentTimestamp(), 0);
 }

@@ -428,12 +428,15 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 	while (!open_tables(&t, true))
 	{
 		if (waiting_over(&w))
+		{
+			count_given_up(req, &w);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not acquire the lease on resource \"%s\" within %s",
 							name_cstring(&req->resource), usecs_text(wait_usecs)),
 					 errdetail("A relation of lease_lock is locked by another session."),
 					 errhint("View pg_locks shows who has locked it.")));
+		}
 		wait_for_relations(&w);
 	}
 
@@ -525,7 +528,10 @@ lease_try_grant(const GrantRequest *req)
 	PreventCommandIfParallelMode("try_acquire()");
 	waiting_begin(&w, 0);
 	if (!open_tables(&t, true))
+	{
+		stats_count(STAT_BUSY, &req->resource);
 		return 0;
+	}
 	for (int tries = 0; attempt.token == 0 && again && tries < TRY_TIMES; tries++)
 	{
 		LeaseRead	read;
@@ -561,9 +567,9 @@ lease_try_grant(const GrantRequest *req)
 		lease_read_free(&read);
 	}
 	close_tables(&t);
-	event.counts = attempt.token != 0 ? attempt.counts : 1 << STAT_BUSY;
+	event.counts = attempt.counts;
 	if (attempt.token != 0)
 		return granted(req, attempt.token, &event);
-	stats_record(&req->resource, &event);
+	stats_count(STAT_BUSY, &req->resource);
 	return 0;
 }

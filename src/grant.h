@@ -27,4 +27,6 @@ extern void wait_for_verdict(Waiting *w, const GrantRequest *req, KeyedTable *le
 extern void try_evict(const GrantRequest *req, KeyedTable *lease, const LeaseRead *read,
 					  Verdict verdict);
 
+extern void count_given_up(const GrantRequest *req, const Waiting *w);
+
 #endif							/* LEASE_LOCK_GRANT_H */

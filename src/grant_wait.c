@@ -39,6 +39,16 @@ blockers_text(int n, const VirtualTransactionId *vxids)
 	return shown ? buf.data : pstrdup("ending");
 }
 
+/* Counts a call of acquire that gives up. */
+void
+count_given_up(const GrantRequest *req, const Waiting *w)
+{
+	StatsEvent	event = {.counts = 1 << STAT_TIMEOUTS, .timed = STATS_WAIT,
+		.wait = Max(GetCurrentTimestamp() - w->start, 0)};
+
+	stats_record(&req->resource, &event);
+}
+
 /*
  * Raises 55P03 with what stands in the way by the latest read; ahead: how many
  * in line.
@@ -52,10 +62,8 @@ not_available(const GrantRequest *req, const LeaseRead *read, Verdict verdict,
 	TimestampTz now = GetCurrentTimestamp();
 	VirtualTransactionId *holders;
 	int			n;
-	StatsEvent	event = {.counts = 1 << STAT_TIMEOUTS, .timed = STATS_WAIT,
-		.wait = Max(now - w->start, 0)};
 
-	stats_record(&req->resource, &event);
+	count_given_up(req, w);
 	switch (verdict)
 	{
 		case VERDICT_HELD:

@@ -231,11 +231,14 @@ line_join(const LeaseName *resource, const LeaseName *owner,
 	}
 	LWLockRelease(&b->lock);
 	if (mine == NULL)
+	{
+		stats_count(STAT_TIMEOUTS, resource);
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many waiters for the lease on resource \"%s\"", name_cstring(resource)),
 				 errdetail("%d wait for it, and lease_lock.max_waiters is %d.", n, max_waiters),
 				 errhint("Try again later; view lease_lock.waiters shows who waits.")));
+	}
 	return true;
 }
 

@@ -249,10 +249,12 @@ stats_resource(dsa_pointer p)
 
 /*
  * Gives a resource a place in its set, that of the least used one when there
- * is no other.  Needs the set's lock, exclusive.  NULL: no memory.
+ * is no other.  Needs the set's lock, exclusive.  NULL: no memory, or with
+ * by_use, only busier ones.
  */
 ResourceStats *
-stats_take_place(ResourceTable *table, uint64 hash, uint64 use, const char *name, int name_len)
+stats_take_place(ResourceTable *table, uint64 hash, uint64 use, bool by_use,
+				 const char *name, int name_len)
 {
 	ResourceSet *set = &table->sets[hash % table->n_sets];
 	uint64		least = PG_UINT64_MAX;
@@ -269,6 +271,8 @@ stats_take_place(ResourceTable *table, uint64 hash, uint64 use, const char *name
 			place = i;
 		}
 	}
+	if (by_use && least >= use)
+		return NULL;
 	if (!DsaPointerIsValid(set->stats[place]))
 	{
 		set->stats[place] = dsa_allocate_extended(area, sizeof(ResourceStats), DSA_ALLOC_NO_OOM);
@@ -276,7 +280,7 @@ stats_take_place(ResourceTable *table, uint64 hash, uint64 use, const char *name
 			return NULL;
 	}
 	/* Somebody busy long ago makes room in the end. */
-	if (least > 0)
+	if (least > 0 && !by_use)
 		for (int i = 0; i < table->n_in_set; i++)
 		{
 			uint64		u = pg_atomic_read_u64(&set->use[i]);
@@ -355,7 +359,7 @@ stats_record(const LeaseName *resource, const StatsEvent *event)
 	LWLockAcquire(&set->lock, LW_EXCLUSIVE);
 	place = find_place(table, set, resource->hash);
 	r = place >= 0 ? stats_resource(set->stats[place]) :
-		stats_take_place(table, resource->hash, 1, resource->data, resource->len);
+		stats_take_place(table, resource->hash, 1, false, resource->data, resource->len);
 	if (r)
 		add_event(&r->body, event);
 	LWLockRelease(&set->lock);

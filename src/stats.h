@@ -63,7 +63,7 @@ extern StatsEntry *stats_entry(void);
 extern ResourceTable *stats_resources(StatsEntry *entry);
 extern ResourceStats *stats_resource(dsa_pointer stats);
 extern StatsEntry *stats_entry_of(Oid database);
-extern ResourceStats *stats_take_place(ResourceTable *table, uint64 hash, uint64 use,
+extern ResourceStats *stats_take_place(ResourceTable *table, uint64 hash, uint64 use, bool by_use,
 									   const char *name, int name_len);
 extern dshash_table *stats_table(void);
 extern void stats_file_load(void);

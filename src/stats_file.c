@@ -17,6 +17,7 @@
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "port/pg_crc32c.h"
 #include "storage/fd.h"
 
 #include "compat.h"
@@ -26,7 +27,7 @@
 #define STATS_FILE	PGSTAT_STAT_PERMANENT_DIRECTORY "/lease_lock.stat"
 
 /* Raise it with every change of what is written. */
-#define FILE_LAYOUT	2
+#define FILE_LAYOUT	3
 
 typedef struct FileHead
 {
@@ -37,7 +38,7 @@ typedef struct FileHead
 
 static const FileHead head = {"leaselk", FILE_LAYOUT, sizeof(StatsBody)};
 
-/* Before a database's entry, which its resources follow. */
+/* Before a database's entry, which its resources follow; the last is all zero. */
 typedef struct FileEntry
 {
 	Oid			database;
@@ -52,9 +53,13 @@ typedef struct FileResource
 	uint32		name_len;
 } FileResource;
 
+/* Of all that was written or checked so far; the file ends with it. */
+static pg_crc32c crc;
+
 static bool
 put(FILE *file, const void *data, size_t size)
 {
+	COMP_CRC32C(crc, data, size);
 	return fwrite(data, size, 1, file) == 1;
 }
 
@@ -151,10 +156,12 @@ void
 stats_file_save(void)
 {
 	FILE	   *file = AllocateFile(STATS_FILE ".tmp", PG_BINARY_W);
-	bool		ok = file != NULL && put(file, &head, sizeof(head));
+	bool		ok;
 	dshash_seq_status status;
 	StatsEntry *entry;
 
+	INIT_CRC32C(crc);
+	ok = file != NULL && put(file, &head, sizeof(head));
 	if (ok)
 	{
 		dshash_seq_init(&status, stats_table(), false);
@@ -168,6 +175,14 @@ stats_file_save(void)
 				put_resources(file, table);
 		}
 		dshash_seq_term(&status);
+	}
+	if (ok)
+	{
+		FileEntry	last = {0};
+
+		ok = put(file, &last, sizeof(last));
+		FIN_CRC32C(crc);
+		ok = ok && fwrite(&crc, sizeof(crc), 1, file) == 1;
 	}
 	if (file != NULL && FreeFile(file) != 0)
 		ok = false;
@@ -209,11 +224,39 @@ get_entry(FILE *file, const FileEntry *e)
 			!get(file, name, resource.name_len) ||
 			!get_body(file, &body))
 			return false;
-		r = table ? stats_take_place(table, resource.hash, resource.use, name, resource.name_len) : NULL;
+		r = table ? stats_take_place(table, resource.hash, resource.use, true, name,
+									 resource.name_len) : NULL;
 		if (r)
 			memcpy(&r->body, &body, sizeof(body));
 	}
 	return true;
+}
+
+/* Whether the file is what was written: before anything of it is taken. */
+static bool
+file_is_whole(FILE *file)
+{
+	char		buffer[8192];
+	size_t		n;
+	pg_crc32c	found;
+	off_t		left;
+
+	if (fseeko(file, 0, SEEK_END) != 0 ||
+		(left = ftello(file) - (off_t) sizeof(crc)) <= 0 ||
+		fseeko(file, 0, SEEK_SET) != 0)
+		return false;
+	INIT_CRC32C(crc);
+	while (left > 0)
+	{
+		n = fread(buffer, 1, Min(left, (off_t) sizeof(buffer)), file);
+		if (n == 0)
+			return false;
+		COMP_CRC32C(crc, buffer, n);
+		left -= n;
+	}
+	FIN_CRC32C(crc);
+	return get(file, &found, sizeof(found)) && EQ_CRC32C(found, crc) &&
+		fseeko(file, 0, SEEK_SET) == 0;
 }
 
 /* Reads the file, if there is one, into an area that was just made. */
@@ -237,8 +280,9 @@ stats_file_load(void)
 					 errmsg("could not read file \"%s\": %m", STATS_FILE)));
 		return;
 	}
-	ok = get(file, &found, sizeof(found)) && memcmp(&found, &head, sizeof(head)) == 0;
-	while (ok && get(file, &e, sizeof(e)))
+	ok = file_is_whole(file) && get(file, &found, sizeof(found)) &&
+		memcmp(&found, &head, sizeof(head)) == 0;
+	while (ok && (ok = get(file, &e, sizeof(e))) && OidIsValid(e.database))
 		ok = get_entry(file, &e);
 	if (!ok)
 		ereport(LOG,

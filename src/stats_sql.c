@@ -49,7 +49,7 @@ histogram_count(const Histogram *h)
 	return n;
 }
 
-/* A quantile in microseconds, by line within its bucket; n is the count, > 0. */
+/* A quantile in microseconds, the middle of its bucket; n is the count, > 0. */
 static int64
 histogram_quantile(const Histogram *h, uint64 n, double quantile)
 {
@@ -63,11 +63,9 @@ histogram_quantile(const Histogram *h, uint64 n, double quantile)
 
 		if (in > 0 && before + in >= rank)
 		{
-			double		low = histogram_floor(i);
-			double		width = histogram_floor(i + 1) - low;
+			uint64		low = histogram_floor(i);
 
-			/* The last of a bucket is at its end, and whole microseconds. */
-			return Min((int64) (low + (width - 1) * (rank - before) / in), (int64) largest);
+			return Min(low + (histogram_floor(i + 1) - low - 1) / 2, largest);
 		}
 		before += in;
 	}
