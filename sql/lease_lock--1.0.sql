@@ -1046,7 +1046,7 @@ COMMENT ON FUNCTION lease_lock.holder_at(text, timestamptz) IS
   'Who held a name at a moment: by history as far back as that was on, and by the lease as it is now, whose ended_at is NULL. No row where nobody did.';
 REVOKE ALL ON FUNCTION lease_lock.holder_at(text, timestamptz) FROM PUBLIC;
 
-CREATE FUNCTION lease_lock.overlaps(since timestamptz DEFAULT NULL, OUT resource text, OUT token bigint, OUT owner text,
+CREATE FUNCTION lease_lock.overlaps(within interval DEFAULT NULL, OUT resource text, OUT token bigint, OUT owner text,
     OUT ended_at timestamptz, OUT next_token bigint, OUT next_owner text, OUT next_granted_at timestamptz)
   RETURNS SETOF record LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1
   SET search_path = pg_catalog, pg_temp
@@ -1058,7 +1058,7 @@ BEGIN ATOMIC
     FROM (
       SELECT h.resource, h.token, h.owner, h.granted_at, h.ended_at
       FROM lease_lock.history AS h
-      WHERE since IS NULL OR h.ended_at >= since
+      WHERE within IS NULL OR h.ended_at >= clock_timestamp() - within
       UNION ALL
       SELECT l.resource, l.token, l.owner, l.acquired_at, l.expire_at
       FROM lease_lock.holders_data(false) AS l
@@ -1068,9 +1068,9 @@ BEGIN ATOMIC
   ) AS o
   WHERE o.next_granted_at < o.ended_at;
 END;
-COMMENT ON FUNCTION lease_lock.overlaps(timestamptz) IS
-  'Grants of one name of which a later one began before the earlier one had ended: always none, unless the server''s clock was set back.';
-REVOKE ALL ON FUNCTION lease_lock.overlaps(timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION lease_lock.overlaps(interval) IS
+  'Grants of one name of which a later one began before the earlier one had ended, of those that ended within so long: always none, unless the server''s clock was set back.';
+REVOKE ALL ON FUNCTION lease_lock.overlaps(interval) FROM PUBLIC;
 
 CREATE FUNCTION lease_lock.prune_history(keep interval DEFAULT '30 days')
   RETURNS bigint LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000
@@ -1116,4 +1116,4 @@ END $$;
 GRANT SELECT ON TABLE lease_lock.audit, lease_lock.place, lease_lock.history, lease_lock.rejections, lease_lock.rejection_counts,
   lease_lock.advice TO pg_read_all_stats;
 GRANT EXECUTE ON FUNCTION lease_lock.rejections_data(), lease_lock.rejection_counts_data(),
-  lease_lock.holder_at(text, timestamptz), lease_lock.overlaps(timestamptz) TO pg_read_all_stats;
+  lease_lock.holder_at(text, timestamptz), lease_lock.overlaps(interval) TO pg_read_all_stats;

@@ -353,7 +353,7 @@ select v.role, o.name, has_table_privilege(v.role, o.name, 'select') as may_sele
 select v.role, o.name, has_function_privilege(v.role, o.name, 'execute') as may_execute
   from (values ('regress_app'), ('regress_stats')) v (role),
        (values ('lease_lock.suggest_ttl(text, float8, float8)'), ('lease_lock.stats_reset()'), ('lease_lock.holder_at(text, timestamptz)'),
-               ('lease_lock.overlaps(timestamptz)'), ('lease_lock.prune_history(interval)')) o (name) order by 1, 2;
+               ('lease_lock.overlaps(interval)'), ('lease_lock.prune_history(interval)')) o (name) order by 1, 2;
 set role regress_app;
 select count(*) from lease_lock.stats;
 select count(*) >= 0 as seen from lease_lock.resource_stats, lease_lock.histograms, lease_lock.hot, lease_lock.holders;

@@ -88,8 +88,8 @@ $s1->query_ok(q(SELECT count(lease_lock.acquire('full/' || i, 'A', ttl => '1 h')
 ($updated, $hot, $size) = split /\|/, stats('upd, hot, size');
 $s1->query_ok(q(DO $$
 DECLARE
-	names text[] := (SELECT array_agg(resource) FROM lease_lock.holders WHERE resource LIKE 'full/%');
-	tokens bigint[] := (SELECT array_agg(token) FROM lease_lock.holders WHERE resource LIKE 'full/%');
+	names text[] := (SELECT array_agg(resource ORDER BY token) FROM lease_lock.holders WHERE resource LIKE 'full/%');
+	tokens bigint[] := (SELECT array_agg(token ORDER BY token) FROM lease_lock.holders WHERE resource LIKE 'full/%');
 BEGIN
 	FOR i IN 1..6000 LOOP
 		PERFORM lease_lock.renew(names[1 + i % 2000], tokens[1 + i % 2000]);
