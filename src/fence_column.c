@@ -88,6 +88,7 @@ static struct
 	TimestampTz xact;			/* the start of the transaction */
 	int			depth;			/* of triggers */
 	int64		stored;
+	bool		presented;		/* the UPDATE did not carry the token */
 }			moved;
 
 static Oid
@@ -104,17 +105,21 @@ trigger_depth(void)
 }
 
 static void
-remember_moved(const TriggerData *td, int64 stored)
+remember_moved(const TriggerData *td, int64 stored, bool presented)
 {
 	moved.root = partition_root(td->tg_relation);
 	moved.xact = GetCurrentTransactionStartTimestamp();
 	moved.depth = trigger_depth();
 	moved.stored = stored;
+	moved.presented = presented;
 }
 
-/* The token that a row carried before it moved to where it is inserted; or 0. */
+/*
+ * The token that a row carried before it moved to where it is inserted; or 0.
+ * *presented: and the UPDATE was judged by what the transaction presents.
+ */
 static int64
-moved_token(const TriggerData *td)
+moved_token(const TriggerData *td, bool *presented)
 {
 	if (!OidIsValid(moved.root) || moved.depth != trigger_depth())
 		return 0;
@@ -122,17 +127,18 @@ moved_token(const TriggerData *td)
 		moved.root != partition_root(td->tg_relation))
 		return 0;
 	moved.root = InvalidOid;
+	*presented = moved.presented;
 	return moved.stored;
 }
 
 /*
- * Whether a row carries a token: an UPDATE that does not set the column leaves
- * the one of the row's last writer in it, which says nothing of this one.
+ * Whether an UPDATE carries a token: one that does not set the column leaves
+ * that of the row's last writer in it, which says nothing of this one.
  */
 static bool
 is_carried(const Guard *guard, const TriggerData *td, int64 token, int64 stored)
 {
-	return !TRIGGER_FIRED_BY_UPDATE(td->tg_event) || token != stored ||
+	return token != stored ||
 		bms_is_member(guard->column - FirstLowInvalidHeapAttributeNumber, td->tg_updatedcols);
 }
 
@@ -197,13 +203,21 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 	bool		old_isnull;
 	int64		token = token_of(guard, row, desc, &isnull);
 	int64		stored = 0;
+	bool		presented = false;
 	LeaseName	name;
 	LeaseName  *named = NULL;
 
 	if (old)
+	{
 		stored = token_of(guard, old, desc, &old_isnull);
+		presented = !is_carried(guard, td, token, stored);
+		guard->presented = presented;
+	}
 	else if (TRIGGER_FIRED_BEFORE(td->tg_event))
-		stored = moved_token(td);
+	{
+		stored = moved_token(td, &presented);
+		presented &= token == stored;
+	}
 
 	guard->refused = false;
 	if (is_update)
@@ -213,7 +227,7 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 		check_row_names(guard, td, row, old, 0, true);
 		return;
 	}
-	if (!is_carried(guard, td, token, stored))
+	if (presented)
 	{
 		check_presented(guard, td, row, old, stored);
 		return;
@@ -266,7 +280,7 @@ check_delete(Guard *guard, const TriggerData *td, TupleDesc desc)
 
 	ItemPointerSetInvalid(&guard->moving);
 	if (moves && !guard->refused)
-		remember_moved(td, stored);
+		remember_moved(td, stored, guard->presented);
 	/* A later trigger may have skipped the UPDATE, and this be a DELETE. */
 	if (moves && !guard->changed_later)
 		return;

@@ -19,7 +19,8 @@ typedef struct Guard
 	int			warned;			/* bits of the reasons already warned of */
 	AttrNumber	column;			/* fence_column: the token's */
 	ItemPointerData moving;		/* the row of the last UPDATE */
-	bool		refused;		/* that was warned of */
+	bool		refused;		/* ... was warned of */
+	bool		presented;		/* ... carried no token */
 } Guard;
 
 extern void guard_misused(const char *function, const char *detail, const char *hint);
