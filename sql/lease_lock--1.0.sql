@@ -126,7 +126,6 @@ COMMENT ON COLUMN lease_lock.permission.allowed_at IS 'When.';
 REVOKE ALL ON TABLE lease_lock.permission FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('lease_lock.permission', '');
 
--- Rows come in the order of ended_at, which BRIN keeps in a few pages.
 CREATE TABLE lease_lock.history (
   token bigint NOT NULL,
   resource text COLLATE pg_catalog."C" NOT NULL,
@@ -143,9 +142,7 @@ CREATE TABLE lease_lock.history (
   longest_gap interval
 ) USING heap;
 CREATE INDEX history_resource ON lease_lock.history USING btree (resource, granted_at);
-CREATE INDEX history_ended_at ON lease_lock.history USING brin (ended_at) WITH (pages_per_range = 16, autosummarize = on);
 COMMENT ON INDEX lease_lock.history_resource IS 'For holder_at and overlaps.';
-COMMENT ON INDEX lease_lock.history_ended_at IS 'For prune_history.';
 COMMENT ON TABLE lease_lock.history IS 'One row for every grant that has ended while lease_lock.history was on.';
 COMMENT ON COLUMN lease_lock.history.token IS 'The fencing token of the grant.';
 COMMENT ON COLUMN lease_lock.history.resource IS 'The name that it was on.';
@@ -733,7 +730,7 @@ COMMENT ON COLUMN lease_lock.token_state.jump_reason IS 'What had changed.';
 REVOKE ALL ON TABLE lease_lock.token_state FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.token_state TO PUBLIC;
 
-CREATE FUNCTION lease_lock.holders_data(ended boolean, OUT resource text, OUT owner text, OUT token bigint,
+CREATE FUNCTION lease_lock.holders_data(ended boolean, committed boolean, OUT resource text, OUT owner text, OUT token bigint,
     OUT expire_at timestamptz, OUT remaining interval, OUT held_for interval, OUT scope text,
     OUT state text, OUT waiters integer, OUT payload jsonb, OUT role text,
     OUT application_name text, OUT client_addr inet, OUT pid integer, OUT grant_pid integer,
@@ -741,7 +738,7 @@ CREATE FUNCTION lease_lock.holders_data(ended boolean, OUT resource text, OUT ow
     OUT renewals integer, OUT ttl interval, OUT session_gone boolean)
   RETURNS SETOF record LANGUAGE C STABLE STRICT PARALLEL UNSAFE COST 100 ROWS 100
   AS 'MODULE_PATHNAME', 'll_holders';
-COMMENT ON FUNCTION lease_lock.holders_data(boolean) IS 'Behind the view lease_lock.holders; with ended, leases that a call has ended as well.';
+COMMENT ON FUNCTION lease_lock.holders_data(boolean, boolean) IS 'Behind the view lease_lock.holders; with ended, leases that a call has ended as well; with committed, nothing in flight, but what it replaces.';
 
 CREATE FUNCTION lease_lock.stats_data(OUT since timestamptz,
     OUT grants bigint, OUT takeovers bigint, OUT reacquired bigint, OUT timeouts bigint, OUT busy bigint,
@@ -765,7 +762,7 @@ CREATE VIEW lease_lock.stats AS
          s.wait_total, s.wait_p50, s.wait_p95, s.wait_p99, s.wait_max, s.holds, s.hold_total, s.hold_p50, s.hold_p95,
          s.hold_p99, s.hold_max,
          s.grants::double precision / nullif(s.grants + s.timeouts + s.busy, 0) AS acquire_success,
-         (SELECT count(*) FROM lease_lock.holders_data(false) AS h WHERE h.state = 'held') AS holders,
+         (SELECT count(*) FROM lease_lock.holders_data(false, false) AS h WHERE h.state = 'held') AS holders,
          (SELECT count(*) FROM lease_lock.waiters_data() AS w) AS waiters
   FROM lease_lock.stats_data() AS s;
 COMMENT ON VIEW lease_lock.stats IS 'What was done with leases in this database; rollbacks do not undo it, and a clean restart keeps it. All NULL where the server had no shared memory left.';
@@ -923,7 +920,7 @@ CREATE VIEW lease_lock.holders AS
               THEN greatest(clock_timestamp() - h.expire_at, interval '0') END AS overdue,
          h.acquired_at, h.renewed_at, h.renewals, h.ttl, r.last_write,
          a.wait_event, clock_timestamp() - a.xact_start AS xact_age
-  FROM lease_lock.holders_data(false) AS h
+  FROM lease_lock.holders_data(false, false) AS h
   LEFT JOIN pg_stat_activity AS a ON a.pid = h.grant_pid AND a.backend_start = h.backend_start
   LEFT JOIN lease_lock.resource_stats_data() AS r ON r.resource = h.resource COLLATE "C";
 COMMENT ON VIEW lease_lock.holders IS 'Who holds what: leases that were not released, at their latest state.';
@@ -955,11 +952,13 @@ REVOKE ALL ON TABLE lease_lock.holders FROM PUBLIC;
 GRANT SELECT ON TABLE lease_lock.holders TO PUBLIC;
 
 CREATE VIEW lease_lock.hot AS
-  SELECT r.resource, coalesce(w.waiters, 0) AS waiters, r.waits, r.timeouts,
-         r.wait_total + coalesce(w.waited, interval '0') AS wait_total, r.wait_p95, greatest(r.wait_max, w.longest) AS wait_max,
-         extract(epoch FROM r.wait_total + coalesce(w.waited, interval '0'))::double precision AS heat
+  SELECT coalesce(r.resource, w.resource) AS resource, coalesce(w.waiters, 0) AS waiters,
+         coalesce(r.waits, 0) AS waits, coalesce(r.timeouts, 0) AS timeouts,
+         coalesce(r.wait_total, interval '0') + coalesce(w.waited, interval '0') AS wait_total,
+         r.wait_p95, greatest(r.wait_max, w.longest) AS wait_max,
+         extract(epoch FROM coalesce(r.wait_total, interval '0') + coalesce(w.waited, interval '0'))::double precision AS heat
   FROM lease_lock.resource_stats_data() AS r
-  LEFT JOIN (SELECT d.resource, count(*) AS waiters, sum(clock_timestamp() - d.waiting_since) AS waited,
+  FULL JOIN (SELECT d.resource, count(*) AS waiters, sum(clock_timestamp() - d.waiting_since) AS waited,
                     max(clock_timestamp() - d.waiting_since) AS longest
              FROM lease_lock.waiters_data() AS d GROUP BY d.resource) AS w
     ON w.resource = r.resource COLLATE "C"
@@ -980,7 +979,7 @@ GRANT SELECT ON TABLE lease_lock.hot TO PUBLIC;
 CREATE VIEW lease_lock.advice AS
 WITH lease AS (
   SELECT h.*, a.state AS backend_state, clock_timestamp() - a.state_change AS idle_for
-  FROM lease_lock.holders_data(true) AS h
+  FROM lease_lock.holders_data(true, false) AS h
   LEFT JOIN pg_stat_activity AS a ON a.pid = h.grant_pid AND a.backend_start = h.backend_start
 ), res AS (
   SELECT r.*, l.ttl, l.state FROM lease_lock.resource_stats_data() AS r LEFT JOIN lease AS l ON l.resource = r.resource COLLATE "C"
@@ -990,7 +989,7 @@ SELECT r.resource, NULL::text AS owner, 'ttl too short' AS advice,
               r.renewals, r.expired, r.refused_not_held + r.refused_stale)
          || coalesce('; the TTL is ' || r.ttl, '') || coalesce('; suggest_ttl says ' || lease_lock.suggest_ttl(r.resource), '') AS evidence
 FROM res AS r
-WHERE r.renewals_late * 20 > r.renewals
+WHERE (r.renewals_late > 1 AND r.renewals_late * 20 > r.renewals)
    OR (r.refused_not_held > 0 AND (r.expired > 0 OR r.state = 'expired'))
    OR (r.takeovers > 0 AND r.refused_stale > 0)
 UNION ALL
@@ -1015,6 +1014,7 @@ SELECT NULL, l.owner, 'owner in two places',
        format('acquired from %s: an owner names one process, or each fences off the other',
               string_agg(DISTINCT coalesce(host(l.client_addr), 'a local socket'), ', '))
 FROM lease AS l
+WHERE l.state IN ('held', 'uncommitted', 'prepared') OR l.acquired_at > clock_timestamp() - interval '1 hour'
 GROUP BY l.owner
 HAVING count(DISTINCT coalesce(host(l.client_addr), 'a local socket')) > 1;
 COMMENT ON VIEW lease_lock.advice IS 'What looks wrong in how leases are used, with the evidence.';
@@ -1038,7 +1038,7 @@ BEGIN ATOMIC
   WHERE h.resource = holder_at.resource AND h.granted_at <= holder_at.at AND h.ended_at > holder_at.at
   UNION ALL
   SELECT l.owner, l.token, l.role, l.acquired_at, NULL, NULL
-  FROM lease_lock.holders_data(false) AS l
+  FROM lease_lock.holders_data(false, true) AS l
   WHERE l.resource = holder_at.resource AND l.state IN ('held', 'expired') AND l.acquired_at <= holder_at.at
     AND l.expire_at > holder_at.at AND (holder_at.at < now() OR NOT l.session_gone);
 END;
@@ -1061,7 +1061,7 @@ BEGIN ATOMIC
       WHERE within IS NULL OR h.ended_at >= clock_timestamp() - within
       UNION ALL
       SELECT l.resource, l.token, l.owner, l.acquired_at, l.expire_at
-      FROM lease_lock.holders_data(false) AS l
+      FROM lease_lock.holders_data(false, true) AS l
       WHERE l.state = 'held'
     ) AS h
     WINDOW w AS (PARTITION BY h.resource ORDER BY h.token)

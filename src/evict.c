@@ -73,16 +73,17 @@ prepared_in_the_way(const LeaseName *resource, const LeaseRow *row, TransactionI
 	char	   *gid = prepared_gid(xid);
 
 	/* It may just have ended. */
-	if (gid)
-		stats_count(STAT_TIMEOUTS, resource);
+	if (gid == NULL)
+		return;
+	stats_count(STAT_TIMEOUTS, resource);
 	ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("could not acquire the lease on resource \"%s\": prepared transaction \"%s\" keeps it",
-						name_cstring(resource), gid),
-				 errdetail("Token " INT64_FORMAT " of \"%.*s\" expired at %s. A prepared transaction cannot be evicted.",
-						   row->version, row->owner_len, row->owner,
-						   timestamptz_to_str(row->expire_at)),
-				 errhint("End it by COMMIT PREPARED or ROLLBACK PREPARED.")));
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("could not acquire the lease on resource \"%s\": prepared transaction \"%s\" keeps it",
+					name_cstring(resource), gid),
+			 errdetail("Token " INT64_FORMAT " of \"%.*s\" expired at %s. A prepared transaction cannot be evicted.",
+					   row->version, row->owner_len, row->owner,
+					   timestamptz_to_str(row->expire_at)),
+			 errhint("End it by COMMIT PREPARED or ROLLBACK PREPARED.")));
 }
 
 /* The last signal that this backend sent: none is sent, or logged, twice. */

@@ -438,6 +438,7 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 					 errhint("View pg_locks shows who has locked it.")));
 		}
 		wait_for_relations(&w);
+		wait_nap(&w);			/* it may be an index of theirs */
 	}
 
 	while (token == 0)

@@ -3,8 +3,8 @@
  *		Histograms of durations, in shared memory, counted without a lock.
  *
  * Buckets are exact below 8 microseconds and then four to each doubling, so
- * that a quantile is off by an eighth at most; what is longer than the last one
- * is counted there.  Largest and sum are kept beside them.
+ * that the middle of one is off by an eighth at most; what is longer than the
+ * last one is counted there.
  */
 #ifndef LEASE_LOCK_HISTOGRAM_H
 #define LEASE_LOCK_HISTOGRAM_H
@@ -16,8 +16,6 @@
 
 typedef struct Histogram
 {
-	pg_atomic_uint64 total;		/* microseconds */
-	pg_atomic_uint64 largest;
 	pg_atomic_uint64 buckets[HISTOGRAM_BUCKETS];
 } Histogram;
 
@@ -40,18 +38,6 @@ histogram_floor(int bucket)
 	if (bucket < 4)
 		return bucket;
 	return (UINT64CONST(4) + bucket % 4) << (bucket / 4 - 1);
-}
-
-static inline void
-histogram_add(Histogram *h, uint64 usecs)
-{
-	uint64		largest = pg_atomic_read_u64(&h->largest);
-
-	pg_atomic_fetch_add_u64(&h->buckets[histogram_bucket(usecs)], 1);
-	pg_atomic_fetch_add_u64(&h->total, usecs);
-	while (usecs > largest &&
-		   !pg_atomic_compare_exchange_u64(&h->largest, &largest, usecs))
-		;
 }
 
 #endif							/* LEASE_LOCK_HISTOGRAM_H */

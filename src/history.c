@@ -9,16 +9,18 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
-#include "catalog/pg_type_d.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "lease_lock.h"
@@ -35,6 +37,22 @@ history_open(History *history, bool nowait)
 	history->rel = own_open(REL_HISTORY, RowExclusiveLock, nowait);
 	if (history->rel == NULL)
 		return false;
+	if (nowait)
+	{
+		List	   *indexes = RelationGetIndexList(history->rel);
+		ListCell   *cell;
+		bool		got = true;
+
+		foreach(cell, indexes)
+			got = got && ConditionalLockRelationOid(lfirst_oid(cell), RowExclusiveLock);
+		list_free(indexes);
+		if (!got)
+		{
+			relation_close(history->rel, NoLock);
+			history->rel = NULL;
+			return false;
+		}
+	}
 	history->indexes = CatalogOpenIndexes(history->rel);
 	return true;
 }
@@ -101,40 +119,43 @@ history_write_end(History *history, const LeaseRow *row, TupleDesc desc, Timesta
 }
 
 /*
- * prune_history(keep): how many rows it removed.  EXECUTE is the permission, so
- * the rows are deleted as the table's owner.
+ * prune_history(keep): how many rows it removed.  Like prune(), it reads the
+ * heap without a snapshot of the transaction, so that it neither conflicts with
+ * anybody under SERIALIZABLE nor with another one of its kind.
  */
 Datum
 ll_prune_history(PG_FUNCTION_ARGS)
 {
-	int64		keep;
+	int64		keep = age_arg(PG_ARGISNULL(0) ? NULL : PG_GETARG_INTERVAL_P(0), "keep");
+	TimestampTz limit = GetCurrentTimestamp() - keep;
 	Relation	history;
-	Oid			owner;
-	Oid			role;
-	int			context;
-	Oid			types[1] = {TIMESTAMPTZOID};
-	Datum		values[1];
-	uint64		pruned;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+	int64		pruned = 0;
 
-	keep = age_arg(PG_ARGISNULL(0) ? NULL : PG_GETARG_INTERVAL_P(0), "keep");
 	PreventCommandIfReadOnly("prune_history()");
 	PreventCommandIfParallelMode("prune_history()");
 	history = own_open(REL_HISTORY, RowExclusiveLock, false);
-	owner = history->rd_rel->relowner;
-	relation_close(history, NoLock);
+	scan = table_beginscan(history, SnapshotSelf, 0, NULL);
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		TM_FailureData tmfd;
+		bool		isnull;
 
-	GetUserIdAndSecContext(&role, &context);
-	SetUserIdAndSecContext(owner, context | SECURITY_LOCAL_USERID_CHANGE);
-	SPI_connect();
-	values[0] = TimestampTzGetDatum(GetCurrentTimestamp() - keep);
-	if (SPI_execute_with_args("DELETE FROM lease_lock.history WHERE ended_at OPERATOR(pg_catalog.<) $1",
-							  1, types, values, NULL, false, 0) != SPI_OK_DELETE)
-		elog(ERROR, "could not delete from lease_lock.history");
-	pruned = SPI_processed;
-	SPI_finish();
-	SetUserIdAndSecContext(role, context);
+		CHECK_FOR_INTERRUPTS();
+		if (DatumGetTimestampTz(heap_getattr(tuple, HISTORY_ENDED_AT,
+											 RelationGetDescr(history), &isnull)) >= limit)
+			continue;
+		/* Somebody else may be removing it, or have. */
+		if (heap_delete(history, &tuple->t_self, GetCurrentCommandId(true), InvalidSnapshot,
+						false, &tmfd, false) == TM_Ok)
+			pruned++;
+	}
+	table_endscan(scan);
+	relation_close(history, NoLock);
+	CommandCounterIncrement();
 	if (pruned > 0)
 		audit_write("prune_history", "lease_lock.history", NULL,
-					psprintf(UINT64_FORMAT " rows older than %s", pruned, usecs_text(keep)), 0);
+					psprintf(INT64_FORMAT " rows older than %s", pruned, usecs_text(keep)), 0);
 	PG_RETURN_INT64(pruned);
 }

@@ -27,13 +27,13 @@ int			max_waiters = -1;
 int			evict_after_ms = 10 * 1000;
 bool		async_release = false;
 bool		keep_history = false;
-int			track_resources = 1000;
-int			event_level = LOG;
+int			track_resources = 500;
+int			event_level = LOG_SERVER_ONLY;
 
 static const struct config_enum_entry event_levels[] = {
-	{"off", DEBUG5, false},
+	{"off", 0, false},			/* below all that is ever asked for */
 	{"debug", DEBUG1, false},
-	{"log", LOG, false},
+	{"log", LOG_SERVER_ONLY, false},
 	{NULL, 0, false}
 };
 
@@ -102,14 +102,14 @@ _PG_init(void)
 							"Sets how many resources of each database have statistics of their own.",
 							"The least used makes room for a new one. 0 turns them off. A new value takes full effect with lease_lock.stats_reset or a restart.",
 							&track_resources,
-							1000, 0, 100000,
+							500, 0, 100000,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("lease_lock.log_events",
 							 "Sets the level of the server log's lines on takeovers, forced releases, evictions, refused writes and jumps of the tokens.",
 							 NULL,
 							 &event_level,
-							 LOG, event_levels,
+							 LOG_SERVER_ONLY, event_levels,
 							 PGC_SUSET, 0,
 							 NULL, NULL, NULL);
 	MarkGUCPrefixReserved("lease_lock");

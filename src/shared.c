@@ -85,6 +85,7 @@ find_or_make(void)
 	found_ctl->tranche = preloaded ?
 		GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche : LWLockNewTrancheId();
 	LWLockInitialize(&found_ctl->lock, found_ctl->tranche);
+	LWLockInitialize(&found_ctl->file_lock, found_ctl->tranche);
 	pg_atomic_init_u32(&found_ctl->n_waiting, 0);
 	return found_ctl;
 }

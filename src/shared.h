@@ -14,7 +14,8 @@ typedef struct SharedCtl
 {
 	uint32		layout;			/* of this struct and of all in the area */
 	int			tranche;		/* of every lightweight lock of ours */
-	LWLock		lock;			/* held while the area is made */
+	LWLock		lock;			/* held while the area is made, or come to */
+	LWLock		file_lock;		/* held while statistics are written */
 	bool		made;
 	dsa_handle	area;
 	dsa_pointer line;			/* line.c */

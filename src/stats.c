@@ -15,15 +15,15 @@
 
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/procarray.h"
+#include "utils/inval.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "lease_lock.h"
 #include "stats.h"
-
-/* A new resource in a set takes this part of the others' use away. */
-#define USE_DECAY		1024
 
 static dsa_area *area = NULL;
 static dshash_table *stats = NULL;
@@ -50,17 +50,31 @@ stats_make(dsa_area *a, SharedCtl *ctl)
 	pg_atomic_init_u32(&ctl->n_attached, 0);
 }
 
-/* Whoever leaves last keeps what was counted: the server may be stopping. */
+/*
+ * Whoever leaves last keeps what was counted: the server may be stopping.  The
+ * file is written without ctl->lock, so that nobody who comes meanwhile waits
+ * for it, and counts only if nobody has come.
+ */
 static void
 leave(int code, Datum arg)
 {
+	bool		last;
+
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (pg_atomic_sub_fetch_u32(&shared->n_attached, 1) == 0)
-		stats_file_save();
+	last = pg_atomic_sub_fetch_u32(&shared->n_attached, 1) == 0;
 	LWLockRelease(&shared->lock);
+	if (!last)
+		return;
+	LWLockAcquire(&shared->file_lock, LW_EXCLUSIVE);
+	if (pg_atomic_read_u32(&shared->n_attached) == 0 && stats_file_write())
+	{
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		stats_file_take(pg_atomic_read_u32(&shared->n_attached) == 0);
+		LWLockRelease(&shared->lock);
+	}
+	LWLockRelease(&shared->file_lock);
 }
 
-/* Called with ctl->lock held, so that nobody is writing the file. */
 void
 stats_attach(dsa_area *a, SharedCtl *ctl)
 {
@@ -72,7 +86,7 @@ stats_attach(dsa_area *a, SharedCtl *ctl)
 }
 
 /*
- * The last step of attaching: from now on this backend is one that may leave
+ * The last step of attaching, with ctl->lock held: from now on this backend is one that may leave
  * last.  new: the area has just been made.
  */
 void
@@ -92,26 +106,131 @@ stats_table(void)
 }
 
 static void
-histogram_clear(Histogram *h)
+durations_init(Durations *d)
 {
-	pg_atomic_init_u64(&h->total, 0);
-	pg_atomic_init_u64(&h->largest, 0);
-	for (int i = 0; i < HISTOGRAM_BUCKETS; i++)
-		pg_atomic_init_u64(&h->buckets[i], 0);
+	pg_atomic_init_u64(&d->count, 0);
+	pg_atomic_init_u64(&d->total, 0);
+	pg_atomic_init_u64(&d->largest, 0);
+	pg_atomic_init_u64(&d->short_count, 0);
+	pg_atomic_init_u64(&d->short_total, 0);
+	pg_atomic_init_u64(&d->histogram, InvalidDsaPointer);
 }
 
-void
-stats_body_clear(StatsBody *body, TimestampTz now)
+static void
+body_init(StatsBody *body)
 {
-	pg_atomic_init_u64(&body->since, (uint64) now);
+	pg_atomic_init_u64(&body->since, (uint64) GetCurrentTimestamp());
 	for (int i = 0; i < N_STATS; i++)
 		pg_atomic_init_u64(&body->counts[i], 0);
 	pg_atomic_init_u64(&body->margin_total, 0);
 	pg_atomic_init_u64(&body->margin_least, 1000);
 	pg_atomic_init_u64(&body->last_renewal, 0);
 	pg_atomic_init_u64(&body->last_write, 0);
-	histogram_clear(&body->wait);
-	histogram_clear(&body->hold);
+	durations_init(&body->wait);
+	durations_init(&body->hold);
+}
+
+static Histogram *
+histogram_of(const Durations *d)
+{
+	dsa_pointer p = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &d->histogram));
+
+	return DsaPointerIsValid(p) ? dsa_get_address(area, p) : NULL;
+}
+
+/* Makes a histogram; NULL: no memory. */
+static Histogram *
+histogram_make(Durations *d)
+{
+	dsa_pointer p = dsa_allocate_extended(area, sizeof(Histogram), DSA_ALLOC_NO_OOM);
+	uint64		none = InvalidDsaPointer;
+	Histogram  *h;
+
+	if (!DsaPointerIsValid(p))
+		return NULL;
+	h = dsa_get_address(area, p);
+	for (int i = 0; i < HISTOGRAM_BUCKETS; i++)
+		pg_atomic_init_u64(&h->buckets[i], 0);
+	/* Somebody else may have been faster. */
+	if (!pg_atomic_compare_exchange_u64(&d->histogram, &none, p))
+		dsa_free(area, p);
+	return histogram_of(d);
+}
+
+static void
+histogram_free(Durations *d)
+{
+	dsa_pointer p = pg_atomic_read_u64(&d->histogram);
+
+	if (DsaPointerIsValid(p))
+		dsa_free(area, p);
+	pg_atomic_write_u64(&d->histogram, InvalidDsaPointer);
+}
+
+static void
+add_duration(Durations *d, uint64 usecs)
+{
+	uint64		largest = pg_atomic_read_u64(&d->largest);
+	Histogram  *h = NULL;
+
+	if (usecs >= SHORT_USECS)
+	{
+		h = histogram_of(d);
+		if (h == NULL)
+			h = histogram_make(d);
+	}
+	if (h)
+		pg_atomic_fetch_add_u64(&h->buckets[histogram_bucket(usecs)], 1);
+	else
+	{
+		pg_atomic_fetch_add_u64(&d->short_count, 1);
+		pg_atomic_fetch_add_u64(&d->short_total, usecs);
+	}
+	pg_atomic_fetch_add_u64(&d->count, 1);
+	pg_atomic_fetch_add_u64(&d->total, usecs);
+	while (usecs > largest &&
+		   !pg_atomic_compare_exchange_u64(&d->largest, &largest, usecs))
+		;
+}
+
+static void
+copy_histogram(const Durations *d, Histogram *copy)
+{
+	Histogram  *h = histogram_of(d);
+
+	if (h)
+		memcpy(copy, h, sizeof(*copy));
+	else
+		memset(copy, 0, sizeof(*copy));
+}
+
+/* A resource's body needs its set's lock. */
+void
+stats_copy(const StatsBody *body, StatsCopy *copy)
+{
+	memcpy(&copy->body, body, sizeof(*body));
+	copy_histogram(&body->wait, &copy->wait);
+	copy_histogram(&body->hold, &copy->hold);
+}
+
+static void
+restore_histogram(Durations *d, const Histogram *copy)
+{
+	static const Histogram none;
+	Histogram  *h;
+
+	pg_atomic_init_u64(&d->histogram, InvalidDsaPointer);
+	if (memcmp(copy, &none, sizeof(none)) != 0 && (h = histogram_make(d)) != NULL)
+		memcpy(h, copy, sizeof(*h));
+}
+
+/* The reverse, for a body that nobody counts in yet. */
+void
+stats_restore(StatsBody *body, const StatsCopy *copy)
+{
+	memcpy(body, &copy->body, sizeof(*body));
+	restore_histogram(&body->wait, &copy->wait);
+	restore_histogram(&body->hold, &copy->hold);
 }
 
 /* How many sets lease_lock.track_resources asks for, and how much of each. */
@@ -165,11 +284,28 @@ stats_entry_of(Oid database)
 
 	if (!found)
 	{
-		stats_body_clear(&entry->body, GetCurrentTimestamp());
+		body_init(&entry->body);
 		entry->resources = make_resources();
 	}
 	dshash_release_lock(stats, entry);
 	return entry;
+}
+
+/* Empties a place of a set, whose lock is held, exclusive. */
+static void
+free_place(ResourceSet *set, int place)
+{
+	ResourceStats *r;
+
+	if (!DsaPointerIsValid(set->stats[place]))
+		return;
+	r = dsa_get_address(area, set->stats[place]);
+	histogram_free(&r->body.wait);
+	histogram_free(&r->body.hold);
+	dsa_free(area, set->stats[place]);
+	set->stats[place] = InvalidDsaPointer;
+	set->hash[place] = 0;
+	pg_atomic_write_u64(&set->use[place], 0);
 }
 
 /* Forgets databases that were dropped: nobody is connected to those. */
@@ -185,11 +321,15 @@ forget_dropped(void)
 	while ((entry = dshash_seq_next(&status)) != NULL)
 		oids = lappend_oid(oids, entry->database);
 	dshash_seq_term(&status);
+	/* By the catalog as it is now: one that was just made is in use. */
+	AcceptInvalidationMessages();
+	InvalidateCatalogSnapshot();
 	foreach(cell, oids)
 	{
 		Oid			database = lfirst_oid(cell);
 
-		if (SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database)))
+		if (SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database)) ||
+			CountDBBackends(database) > 0)
 			continue;
 		rejections_forget(database);
 		entry = dshash_find(stats, &database, true);
@@ -200,10 +340,11 @@ forget_dropped(void)
 			ResourceTable *table = dsa_get_address(area, entry->resources);
 
 			for (int i = 0; i < table->n_sets * SET_SIZE; i++)
-				if (DsaPointerIsValid(table->sets[i / SET_SIZE].stats[i % SET_SIZE]))
-					dsa_free(area, table->sets[i / SET_SIZE].stats[i % SET_SIZE]);
+				free_place(&table->sets[i / SET_SIZE], i % SET_SIZE);
 			dsa_free(area, entry->resources);
 		}
+		histogram_free(&entry->body.wait);
+		histogram_free(&entry->body.hold);
 		dshash_delete_entry(stats, entry);
 	}
 	list_free(oids);
@@ -249,8 +390,8 @@ stats_resource(dsa_pointer p)
 
 /*
  * Gives a resource a place in its set, that of the least used one when there
- * is no other.  Needs the set's lock, exclusive.  NULL: no memory, or with
- * by_use, only busier ones.
+ * is no other, whose uses are added to its own.  With by_use it must have more
+ * than that one.  Needs the set's lock, exclusive.  NULL: not now, or no memory.
  */
 ResourceStats *
 stats_take_place(ResourceTable *table, uint64 hash, uint64 use, bool by_use,
@@ -258,7 +399,7 @@ stats_take_place(ResourceTable *table, uint64 hash, uint64 use, bool by_use,
 {
 	ResourceSet *set = &table->sets[hash % table->n_sets];
 	uint64		least = PG_UINT64_MAX;
-	ResourceStats *r;
+	ResourceStats *r = NULL;
 	int			place = 0;
 
 	for (int i = 0; i < table->n_in_set; i++)
@@ -273,26 +414,34 @@ stats_take_place(ResourceTable *table, uint64 hash, uint64 use, bool by_use,
 	}
 	if (by_use && least >= use)
 		return NULL;
-	if (!DsaPointerIsValid(set->stats[place]))
+	if (DsaPointerIsValid(set->stats[place]))
 	{
-		set->stats[place] = dsa_allocate_extended(area, sizeof(ResourceStats), DSA_ALLOC_NO_OOM);
-		if (!DsaPointerIsValid(set->stats[place]))
-			return NULL;
-	}
-	/* Somebody busy long ago makes room in the end. */
-	if (least > 0 && !by_use)
-		for (int i = 0; i < table->n_in_set; i++)
+		r = dsa_get_address(area, set->stats[place]);
+		histogram_free(&r->body.wait);
+		histogram_free(&r->body.hold);
+		if (r->room < name_len)
 		{
-			uint64		u = pg_atomic_read_u64(&set->use[i]);
-
-			pg_atomic_write_u64(&set->use[i], u - u / USE_DECAY);
+			free_place(set, place);
+			r = NULL;
 		}
-	r = dsa_get_address(area, set->stats[place]);
+	}
+	if (r == NULL)
+	{
+		int			room = Max(name_len, 32);
+		dsa_pointer p = dsa_allocate_extended(area, offsetof(ResourceStats, name) + room,
+											  DSA_ALLOC_NO_OOM);
+
+		if (!DsaPointerIsValid(p))
+			return NULL;
+		set->stats[place] = p;
+		r = dsa_get_address(area, p);
+		r->room = room;
+	}
 	r->name_len = name_len;
 	memcpy(r->name, name, name_len);
-	stats_body_clear(&r->body, GetCurrentTimestamp());
+	body_init(&r->body);
 	set->hash[place] = hash;
-	pg_atomic_write_u64(&set->use[place], use);
+	pg_atomic_write_u64(&set->use[place], by_use ? use : least + use);
 	return r;
 }
 
@@ -302,9 +451,9 @@ add_event(StatsBody *body, const StatsEvent *event)
 	for (uint32 left = event->counts; left != 0; left &= left - 1)
 		pg_atomic_fetch_add_u64(&body->counts[pg_rightmost_one_pos32(left)], 1);
 	if (event->timed & STATS_WAIT)
-		histogram_add(&body->wait, event->wait);
+		add_duration(&body->wait, event->wait);
 	if (event->timed & STATS_HOLD)
-		histogram_add(&body->hold, event->hold);
+		add_duration(&body->hold, event->hold);
 	if (event->timed & STATS_MARGIN)
 	{
 		uint64		least = pg_atomic_read_u64(&body->margin_least);
@@ -374,6 +523,19 @@ stats_count(Stat which, const LeaseName *resource)
 	stats_record(resource, &event);
 }
 
+static void
+durations_clear(Durations *d)
+{
+	Histogram  *h = histogram_of(d);
+	uint64		p = pg_atomic_read_u64(&d->histogram);
+
+	/* Others may be counting in it, so it stays. */
+	durations_init(d);
+	pg_atomic_write_u64(&d->histogram, p);
+	for (int i = 0; h && i < HISTOGRAM_BUCKETS; i++)
+		pg_atomic_write_u64(&h->buckets[i], 0);
+}
+
 /*
  * Begins anew for this database, with as many resources as the setting says
  * now.  What others count meanwhile may be lost.
@@ -383,27 +545,23 @@ stats_clear(void)
 {
 	StatsEntry *entry = stats_entry();
 	ResourceTable *table;
+	StatsBody	none;
 
 	if (entry == NULL)
 		return;
-	stats_body_clear(&entry->body, GetCurrentTimestamp());
+	durations_clear(&entry->body.wait);
+	durations_clear(&entry->body.hold);
+	body_init(&none);
+	memcpy(&entry->body, &none, offsetof(StatsBody, wait));
 	table = stats_resources(entry);
 	/* An old table is left to those who are counting in it. */
 	if (table == NULL || table->n_sets != sets_wanted() || table->n_in_set != places_wanted())
 		entry->resources = make_resources();
 	for (int i = 0; table && i < table->n_sets; i++)
 	{
-		ResourceSet *set = &table->sets[i];
-
-		LWLockAcquire(&set->lock, LW_EXCLUSIVE);
+		LWLockAcquire(&table->sets[i].lock, LW_EXCLUSIVE);
 		for (int j = 0; j < SET_SIZE; j++)
-		{
-			if (DsaPointerIsValid(set->stats[j]))
-				dsa_free(area, set->stats[j]);
-			set->stats[j] = InvalidDsaPointer;
-			set->hash[j] = 0;
-			pg_atomic_write_u64(&set->use[j], 0);
-		}
-		LWLockRelease(&set->lock);
+			free_place(&table->sets[i], j);
+		LWLockRelease(&table->sets[i].lock);
 	}
 }

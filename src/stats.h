@@ -9,7 +9,24 @@
 #include "histogram.h"
 #include "shared.h"
 
-/* The same for a database and for a resource. */
+/*
+ * How long something took.  Most leases are had at once, so durations below
+ * SHORT_USECS are kept as a number and a sum, and the histogram is made when
+ * the first longer one comes: a resource takes little memory until then.
+ */
+#define SHORT_USECS		128
+
+typedef struct Durations
+{
+	pg_atomic_uint64 count;		/* all of them */
+	pg_atomic_uint64 total;		/* microseconds */
+	pg_atomic_uint64 largest;
+	pg_atomic_uint64 short_count;
+	pg_atomic_uint64 short_total;
+	pg_atomic_uint64 histogram; /* dsa_pointer; InvalidDsaPointer: not made yet */
+} Durations;
+
+/* The same for a database and for a resource: 64-bit counters alone. */
 typedef struct StatsBody
 {
 	pg_atomic_uint64 since;		/* TimestampTz: counted since */
@@ -18,21 +35,31 @@ typedef struct StatsBody
 	pg_atomic_uint64 margin_least;
 	pg_atomic_uint64 last_renewal;	/* TimestampTz, 0: none */
 	pg_atomic_uint64 last_write;	/* of a guarded write that passed */
-	Histogram	wait;			/* of calls of acquire, until granted or given up */
-	Histogram	hold;			/* from the grant to the release */
+	Durations	wait;			/* of calls of acquire, until granted or given up */
+	Durations	hold;			/* from the grant to the release */
 } StatsBody;
+
+/* A body with its histograms, to be looked at or written. */
+typedef struct StatsCopy
+{
+	StatsBody	body;
+	Histogram	wait;
+	Histogram	hold;
+} StatsCopy;
 
 typedef struct ResourceStats
 {
-	int			name_len;
-	char		name[MAX_NAME_BYTES];
 	StatsBody	body;
+	int			name_len;
+	int			room;			/* for the name */
+	char		name[FLEXIBLE_ARRAY_MEMBER];
 } ResourceStats;
 
 /*
  * Resources are found by their hash in sets of a few; a new one takes the place
- * of the least used of its set.  The lock is held shared to count, exclusive
- * to change who is in the set.
+ * of the least used of its set, and its number of uses, so that whatever is used
+ * most stays or comes in (the algorithm is known as Space-Saving).  The lock is
+ * held shared to count, exclusive to change who is in the set.
  */
 #define SET_SIZE	16
 
@@ -58,7 +85,8 @@ typedef struct StatsEntry
 	StatsBody	body;
 } StatsEntry;
 
-extern void stats_body_clear(StatsBody *body, TimestampTz now);
+extern void stats_copy(const StatsBody *body, StatsCopy *copy);
+extern void stats_restore(StatsBody *body, const StatsCopy *copy);
 extern StatsEntry *stats_entry(void);
 extern ResourceTable *stats_resources(StatsEntry *entry);
 extern ResourceStats *stats_resource(dsa_pointer stats);
@@ -67,7 +95,8 @@ extern ResourceStats *stats_take_place(ResourceTable *table, uint64 hash, uint64
 									   const char *name, int name_len);
 extern dshash_table *stats_table(void);
 extern void stats_file_load(void);
-extern void stats_file_save(void);
+extern bool stats_file_write(void);
+extern void stats_file_take(bool keep);
 extern void stats_file_remove(void);
 
 #endif							/* LEASE_LOCK_STATS_H */

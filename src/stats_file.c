@@ -7,7 +7,7 @@
  * the file is there only while nobody counts.  After a crash there is none,
  * and counting begins anew, as it does for PostgreSQL's own statistics.
  *
- * Needs SharedCtl's lock.  What cannot be read or written is reported to the
+ * What cannot be read or written is reported to the
  * server log and done without.
  */
 #include "postgres.h"
@@ -27,30 +27,28 @@
 #define STATS_FILE	PGSTAT_STAT_PERMANENT_DIRECTORY "/lease_lock.stat"
 
 /* Raise it with every change of what is written. */
-#define FILE_LAYOUT	3
+#define FILE_LAYOUT	4
 
 typedef struct FileHead
 {
 	char		magic[8];
 	uint32		layout;
 	uint32		body_size;
+	uint64		timeline;		/* another one: a copy of the server's files */
 } FileHead;
 
-static const FileHead head = {"leaselk", FILE_LAYOUT, sizeof(StatsBody)};
-
-/* Before a database's entry, which its resources follow; the last is all zero. */
+/* Before a database's body, which its resources follow; the last is zero. */
 typedef struct FileEntry
 {
-	Oid			database;
-	uint32		n_resources;
+	uint64		database;
 } FileEntry;
 
-/* Before a resource's name and body. */
+/* Before a resource's name and body; the last of a database is all zero. */
 typedef struct FileResource
 {
 	uint64		hash;
 	uint64		use;
-	uint32		name_len;
+	uint64		name_len;
 } FileResource;
 
 /* Of all that was written or checked so far; the file ends with it. */
@@ -69,10 +67,10 @@ get(FILE *file, void *data, size_t size)
 	return fread(data, size, 1, file) == 1;
 }
 
-/* A body is an array of 64-bit counters, few of which are not zero. */
-#define BODY_COUNTERS	(sizeof(StatsBody) / sizeof(uint64))
+/* All is made of 64-bit counters, few of which are not zero. */
+#define COPY_COUNTERS	(sizeof(StatsCopy) / sizeof(uint64))
 
-StaticAssertDecl(sizeof(StatsBody) % sizeof(uint64) == 0, "StatsBody is not all counters");
+StaticAssertDecl(sizeof(StatsCopy) % sizeof(uint64) == 0, "StatsCopy is not all counters");
 
 typedef struct FileCounter
 {
@@ -84,33 +82,40 @@ typedef struct FileCounter
 static bool
 put_body(FILE *file, const StatsBody *body)
 {
-	const uint64 *counters = (const uint64 *) body;
-	FileCounter buffer[BODY_COUNTERS];
+	union
+	{
+		StatsCopy	copy;
+		uint64		counters[COPY_COUNTERS];
+	}			all;
+	FileCounter buffer[COPY_COUNTERS];
 	uint64		n = 0;
 
-	for (uint64 i = 0; i < BODY_COUNTERS; i++)
-		if (counters[i] != 0)
+	stats_copy(body, &all.copy);
+	pg_atomic_write_u64(&all.copy.body.wait.histogram, 0);
+	pg_atomic_write_u64(&all.copy.body.hold.histogram, 0);
+	for (uint64 i = 0; i < COPY_COUNTERS; i++)
+		if (all.counters[i] != 0)
 		{
 			buffer[n].place = i;
-			buffer[n++].value = counters[i];
+			buffer[n++].value = all.counters[i];
 		}
 	return put(file, &n, sizeof(n)) && (n == 0 || put(file, buffer, n * sizeof(FileCounter)));
 }
 
 static bool
-get_body(FILE *file, StatsBody *body)
+get_body(FILE *file, StatsCopy *copy)
 {
-	uint64	   *counters = (uint64 *) body;
-	FileCounter buffer[BODY_COUNTERS];
+	uint64	   *counters = (uint64 *) copy;
+	FileCounter buffer[COPY_COUNTERS];
 	uint64		n;
 
-	memset(body, 0, sizeof(*body));
-	if (!get(file, &n, sizeof(n)) || n > BODY_COUNTERS ||
+	memset(copy, 0, sizeof(*copy));
+	if (!get(file, &n, sizeof(n)) || n > COPY_COUNTERS ||
 		(n > 0 && !get(file, buffer, n * sizeof(FileCounter))))
 		return false;
 	for (uint64 i = 0; i < n; i++)
 	{
-		if (buffer[i].place >= BODY_COUNTERS)
+		if (buffer[i].place >= COPY_COUNTERS)
 			return false;
 		counters[buffer[i].place] = buffer[i].value;
 	}
@@ -118,61 +123,79 @@ get_body(FILE *file, StatsBody *body)
 }
 
 static bool
-put_resources(FILE *file, ResourceTable *table)
+put_set(FILE *file, ResourceSet *set)
 {
-	for (int i = 0; table && i < table->n_sets; i++)
-		for (int j = 0; j < table->n_in_set; j++)
-		{
-			ResourceSet *set = &table->sets[i];
-			FileResource resource = {set->hash[j], pg_atomic_read_u64(&set->use[j]), 0};
-			ResourceStats *r;
+	for (int i = 0; i < SET_SIZE; i++)
+	{
+		FileResource resource = {set->hash[i], pg_atomic_read_u64(&set->use[i]), 0};
+		ResourceStats *r;
 
-			if (resource.use == 0)
-				continue;
-			r = stats_resource(set->stats[j]);
-			resource.name_len = r->name_len;
-			if (!put(file, &resource, sizeof(resource)) ||
-				!put(file, r->name, r->name_len) ||
-				!put_body(file, &r->body))
-				return false;
-		}
+		if (resource.use == 0)
+			continue;
+		r = stats_resource(set->stats[i]);
+		resource.name_len = r->name_len;
+		if (!put(file, &resource, sizeof(resource)) ||
+			!put(file, r->name, r->name_len) ||
+			!put_body(file, &r->body))
+			return false;
+	}
 	return true;
 }
 
-static uint32
-count_resources(ResourceTable *table)
+static bool
+put_resources(FILE *file, ResourceTable *table)
 {
-	uint32		n = 0;
+	FileResource last = {0};
+	bool		ok = true;
 
-	for (int i = 0; table && i < table->n_sets; i++)
-		for (int j = 0; j < table->n_in_set; j++)
-			if (pg_atomic_read_u64(&table->sets[i].use[j]) != 0)
-				n++;
-	return n;
+	for (int i = 0; ok && table && i < table->n_sets; i++)
+	{
+		LWLockAcquire(&table->sets[i].lock, LW_SHARED);
+		ok = put_set(file, &table->sets[i]);
+		LWLockRelease(&table->sets[i].lock);
+	}
+	return ok && put(file, &last, sizeof(last));
 }
 
-/* Writes the file; nobody else uses the area. */
-void
-stats_file_save(void)
+static FileHead
+file_head(void)
 {
+	FileHead	head = {"leaselk", FILE_LAYOUT, sizeof(StatsCopy), 0};
+
+	head.timeline = GetWALInsertionTimeLine();
+	return head;
+}
+
+/*
+ * Writes a new file beside the old one; false when that cannot be done.  Needs
+ * the lock of files.  Resources that somebody gives a place meanwhile do no
+ * harm: the file is not taken then.
+ */
+bool
+stats_file_write(void)
+{
+	FileHead	head;
 	FILE	   *file = AllocateFile(STATS_FILE ".tmp", PG_BINARY_W);
 	bool		ok;
 	dshash_seq_status status;
 	StatsEntry *entry;
 
 	INIT_CRC32C(crc);
+	if (!RecoveryInProgress())
+		head = file_head();
+	else
+		memset(&head, 0, sizeof(head));
 	ok = file != NULL && put(file, &head, sizeof(head));
 	if (ok)
 	{
 		dshash_seq_init(&status, stats_table(), false);
 		while (ok && (entry = dshash_seq_next(&status)) != NULL)
 		{
-			ResourceTable *table = stats_resources(entry);
-			FileEntry	e = {entry->database, count_resources(table)};
+			FileEntry	e = {entry->database};
 
 			ok = put(file, &e, sizeof(e)) &&
 				put_body(file, &entry->body) &&
-				put_resources(file, table);
+				put_resources(file, stats_resources(entry));
 		}
 		dshash_seq_term(&status);
 	}
@@ -186,15 +209,27 @@ stats_file_save(void)
 	}
 	if (file != NULL && FreeFile(file) != 0)
 		ok = false;
-	if (ok && rename(STATS_FILE ".tmp", STATS_FILE) != 0)
-		ok = false;
 	if (!ok)
 	{
 		ereport(LOG,
 				(errcode_for_file_access(),
-				 errmsg("could not write file \"%s\": %m", STATS_FILE)));
+				 errmsg("could not write file \"%s\": %m", STATS_FILE ".tmp")));
 		unlink(STATS_FILE ".tmp");
 	}
+	return ok;
+}
+
+/* Takes what was written, or throws it away. */
+void
+stats_file_take(bool keep)
+{
+	if (!keep)
+		unlink(STATS_FILE ".tmp");
+	else if (rename(STATS_FILE ".tmp", STATS_FILE) != 0)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not rename file \"%s\" to \"%s\": %m",
+						STATS_FILE ".tmp", STATS_FILE)));
 }
 
 void
@@ -206,30 +241,32 @@ stats_file_remove(void)
 static bool
 get_entry(FILE *file, const FileEntry *e)
 {
-	StatsEntry *entry = stats_entry_of(e->database);
+	StatsEntry *entry = stats_entry_of((Oid) e->database);
 	ResourceTable *table = stats_resources(entry);
-	StatsBody	body;
+	StatsCopy	copy;
 
-	if (!get_body(file, &body))
+	if (!get_body(file, &copy))
 		return false;
-	memcpy(&entry->body, &body, sizeof(body));
-	for (uint32 i = 0; i < e->n_resources; i++)
+	stats_restore(&entry->body, &copy);
+	for (;;)
 	{
 		FileResource resource;
 		char		name[MAX_NAME_BYTES];
 		ResourceStats *r;
 
-		if (!get(file, &resource, sizeof(resource)) ||
-			resource.name_len == 0 || resource.name_len > MAX_NAME_BYTES ||
+		if (!get(file, &resource, sizeof(resource)))
+			return false;
+		if (resource.name_len == 0)
+			return true;
+		if (resource.name_len > MAX_NAME_BYTES ||
 			!get(file, name, resource.name_len) ||
-			!get_body(file, &body))
+			!get_body(file, &copy))
 			return false;
 		r = table ? stats_take_place(table, resource.hash, resource.use, true, name,
 									 resource.name_len) : NULL;
 		if (r)
-			memcpy(&r->body, &body, sizeof(body));
+			stats_restore(&r->body, &copy);
 	}
-	return true;
 }
 
 /* Whether the file is what was written: before anything of it is taken. */
@@ -265,6 +302,7 @@ stats_file_load(void)
 {
 	FILE	   *file;
 	FileHead	found;
+	FileHead	head;
 	FileEntry	e;
 	bool		ok;
 
@@ -280,9 +318,10 @@ stats_file_load(void)
 					 errmsg("could not read file \"%s\": %m", STATS_FILE)));
 		return;
 	}
+	head = file_head();
 	ok = file_is_whole(file) && get(file, &found, sizeof(found)) &&
 		memcmp(&found, &head, sizeof(head)) == 0;
-	while (ok && (ok = get(file, &e, sizeof(e))) && OidIsValid(e.database))
+	while (ok && (ok = get(file, &e, sizeof(e))) && e.database != 0)
 		ok = get_entry(file, &e);
 	if (!ok)
 		ereport(LOG,

@@ -30,7 +30,7 @@ PG_FUNCTION_INFO_V1(ll_suggest_ttl);
 /* suggest_ttl() says nothing of fewer holds. */
 #define LEAST_HOLDS	30
 
-/* Columns of a body: since, the counters, four of renewals, six of each histogram. */
+/* Columns of a body: since, the counters, four of renewals, six of waits and of holds. */
 #define BODY_NATTS	(1 + N_STATS + 4 + 6 + 6)
 
 static uint64
@@ -39,55 +39,54 @@ get(const pg_atomic_uint64 *counter)
 	return pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, counter));
 }
 
-static uint64
-histogram_count(const Histogram *h)
+/*
+ * A quantile in microseconds: the middle of its bucket, and of the short ones
+ * their mean.  Only for a count above 0.
+ */
+static int64
+quantile_of(const Durations *d, const Histogram *h, double quantile)
 {
-	uint64		n = 0;
+	uint64		n_short = get(&d->short_count);
+	uint64		n = n_short;
+	uint64		largest = get(&d->largest);
+	double		rank;
+	double		before;
 
 	for (int i = 0; i < HISTOGRAM_BUCKETS; i++)
 		n += get(&h->buckets[i]);
-	return n;
-}
-
-/* A quantile in microseconds, the middle of its bucket; n is the count, > 0. */
-static int64
-histogram_quantile(const Histogram *h, uint64 n, double quantile)
-{
-	double		rank = Max(ceil(quantile * n), 1.0);
-	double		before = 0;
-	uint64		largest = get(&h->largest);
-
+	rank = Max(ceil(quantile * n), 1.0);
+	before = n_short;
+	if (before >= rank)
+		return get(&d->short_total) / n_short;
 	for (int i = 0; i < HISTOGRAM_BUCKETS - 1; i++)
 	{
-		uint64		in = get(&h->buckets[i]);
-
-		if (in > 0 && before + in >= rank)
+		before += get(&h->buckets[i]);
+		if (before >= rank)
 		{
 			uint64		low = histogram_floor(i);
 
 			return Min(low + (histogram_floor(i + 1) - low - 1) / 2, largest);
 		}
-		before += in;
 	}
 	return largest;
 }
 
 static void
-put_histogram(const Histogram *h, Datum *values, bool *nulls)
+put_durations(const Durations *d, const Histogram *h, Datum *values, bool *nulls)
 {
 	static const double quantiles[] = {0.5, 0.95, 0.99};
-	uint64		n = histogram_count(h);
+	uint64		n = get(&d->count);
 
 	values[0] = Int64GetDatum(n);
-	values[1] = IntervalPGetDatum(usecs_interval(get(&h->total)));
+	values[1] = IntervalPGetDatum(usecs_interval(get(&d->total)));
 	for (int i = 0; i < lengthof(quantiles); i++)
 	{
 		nulls[2 + i] = n == 0;
 		if (n > 0)
-			values[2 + i] = IntervalPGetDatum(usecs_interval(histogram_quantile(h, n, quantiles[i])));
+			values[2 + i] = IntervalPGetDatum(usecs_interval(quantile_of(d, h, quantiles[i])));
 	}
 	nulls[5] = n == 0;
-	values[5] = IntervalPGetDatum(usecs_interval(get(&h->largest)));
+	values[5] = IntervalPGetDatum(usecs_interval(get(&d->largest)));
 }
 
 static void
@@ -98,8 +97,9 @@ put_time(const pg_atomic_uint64 *at, Datum *value, bool *isnull)
 }
 
 static void
-put_body(const StatsBody *body, Datum *values, bool *nulls)
+put_copy(const StatsCopy *copy, Datum *values, bool *nulls)
 {
+	const StatsBody *body = &copy->body;
 	uint64		renewals = get(&body->counts[STAT_RENEWALS]);
 	int			n = 0;
 
@@ -114,9 +114,9 @@ put_body(const StatsBody *body, Datum *values, bool *nulls)
 	n++;
 	put_time(&body->last_write, &values[n], &nulls[n]);
 	n++;
-	put_histogram(&body->wait, &values[n], &nulls[n]);
+	put_durations(&body->wait, &copy->wait, &values[n], &nulls[n]);
 	n += 6;
-	put_histogram(&body->hold, &values[n], &nulls[n]);
+	put_durations(&body->hold, &copy->hold, &values[n], &nulls[n]);
 	Assert(n + 6 == BODY_NATTS);
 }
 
@@ -132,7 +132,12 @@ ll_stats(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	if (entry)
-		put_body(&entry->body, values, nulls);
+	{
+		StatsCopy  *copy = palloc(sizeof(StatsCopy));
+
+		stats_copy(&entry->body, copy);
+		put_copy(copy, values, nulls);
+	}
 	else
 		memset(nulls, true, sizeof(nulls));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
@@ -145,7 +150,9 @@ ll_resource_stats(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	StatsEntry *entry;
 	ResourceTable *table;
-	ResourceStats *copies = palloc(SET_SIZE * sizeof(ResourceStats));
+	StatsCopy  *copies = palloc(SET_SIZE * sizeof(StatsCopy));
+	char	   *names = palloc(SET_SIZE * MAX_NAME_BYTES);
+	int			lens[SET_SIZE];
 
 	InitMaterializedSRF(fcinfo, 0);
 	entry = stats_entry();
@@ -159,15 +166,21 @@ ll_resource_stats(PG_FUNCTION_ARGS)
 		LWLockAcquire(&set->lock, LW_SHARED);
 		for (int j = 0; j < table->n_in_set; j++)
 			if (pg_atomic_read_u64(&set->use[j]) != 0)
-				memcpy(&copies[n++], stats_resource(set->stats[j]), sizeof(ResourceStats));
+			{
+				ResourceStats *r = stats_resource(set->stats[j]);
+
+				stats_copy(&r->body, &copies[n]);
+				memcpy(names + n * MAX_NAME_BYTES, r->name, r->name_len);
+				lens[n++] = r->name_len;
+			}
 		LWLockRelease(&set->lock);
 		for (int j = 0; j < n; j++)
 		{
 			Datum		values[1 + BODY_NATTS] = {0};
 			bool		nulls[1 + BODY_NATTS] = {0};
 
-			values[0] = PointerGetDatum(cstring_to_text_with_len(copies[j].name, copies[j].name_len));
-			put_body(&copies[j].body, values + 1, nulls + 1);
+			values[0] = PointerGetDatum(cstring_to_text_with_len(names + j * MAX_NAME_BYTES, lens[j]));
+			put_copy(&copies[j], values + 1, nulls + 1);
 			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		}
 	}
@@ -184,12 +197,16 @@ ll_histograms(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	StatsEntry *entry;
 
+	StatsCopy  *copy = palloc(sizeof(StatsCopy));
+
 	InitMaterializedSRF(fcinfo, 0);
 	entry = stats_entry();
+	if (entry)
+		stats_copy(&entry->body, copy);
 	for (int k = 0; entry && k < 2; k++)
 	{
-		const Histogram *h = k == 0 ? &entry->body.wait : &entry->body.hold;
-		uint64		n = 0;
+		const Histogram *h = k == 0 ? &copy->wait : &copy->hold;
+		uint64		n = get(k == 0 ? &copy->body.wait.short_count : &copy->body.hold.short_count);
 
 		for (int i = 0; i < HISTOGRAM_BUCKETS; i++)
 		{
@@ -231,6 +248,8 @@ ll_suggest_ttl(PG_FUNCTION_ARGS)
 	StatsEntry *entry;
 	ResourceTable *table;
 	ResourceSet *set;
+	StatsCopy  *copy = palloc(sizeof(StatsCopy));
+	bool		found = false;
 	int64		ttl = 0;
 
 	if (PG_ARGISNULL(0))
@@ -263,13 +282,12 @@ ll_suggest_ttl(PG_FUNCTION_ARGS)
 	for (int i = 0; i < table->n_in_set; i++)
 		if (set->hash[i] == resource.hash && pg_atomic_read_u64(&set->use[i]) != 0)
 		{
-			const Histogram *h = &stats_resource(set->stats[i])->body.hold;
-			uint64		n = histogram_count(h);
-
-			if (n >= LEAST_HOLDS)
-				ttl = (int64) (histogram_quantile(h, n, quantile) * factor);
+			stats_copy(&stats_resource(set->stats[i])->body, copy);
+			found = true;
 		}
 	LWLockRelease(&set->lock);
+	if (found && get(&copy->body.hold.count) >= LEAST_HOLDS)
+		ttl = (int64) (quantile_of(&copy->body.hold, &copy->hold, quantile) * factor);
 	if (ttl == 0)
 		PG_RETURN_NULL();
 	/* Not less than acquire takes. */

@@ -141,6 +141,7 @@ typedef struct HoldersScan
 	LinePlace  *waiting;
 	int			n_waiting;
 	bool		ended;			/* show those that a call ended as well */
+	bool		committed;		/* show nothing in flight, but what it replaces */
 	bool		all_stats;
 	TimestampTz now;
 } HoldersScan;
@@ -175,13 +176,13 @@ holder_row(HeapTuple tuple, Version version, TransactionId xid, TupleDesc desc, 
 					   XidFromFullTransactionId(FullTransactionIdFromU64(row.grant_xid)));
 
 	/* A renewal in flight: the committed row says it all. */
-	if (version == VERSION_IN_FLIGHT && !granting)
+	if (version == VERSION_IN_FLIGHT && (!granting || scan->committed))
 		return;
 	if (!scan->ended &&
 		(row.ended_by == ENDED_RELEASED || row.ended_by == ENDED_FORCED ||
 		 (row.ended_by == ENDED_TRANSACTION && !granting)))
 		return;
-	if (version == VERSION_CHANGING)
+	if (version == VERSION_CHANGING && !scan->committed)
 	{
 		LeaseRead	read;
 		bool		superseded;
@@ -246,7 +247,7 @@ holder_row(HeapTuple tuple, Version version, TransactionId xid, TupleDesc desc, 
 	tuplestore_putvalues(scan->rsinfo->setResult, scan->rsinfo->setDesc, out, out_null);
 }
 
-/* holders_data(ended): all resources with ended, what was released as well */
+/* holders_data(ended, committed): with ended, what a call has ended as well */
 Datum
 ll_holders(PG_FUNCTION_ARGS)
 {
@@ -258,6 +259,7 @@ ll_holders(PG_FUNCTION_ARGS)
 	scan.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	scan.lease = &lease;
 	scan.ended = PG_GETARG_BOOL(0);
+	scan.committed = PG_GETARG_BOOL(1);
 	scan.n_waiting = line_copy(0, &scan.waiting);
 	scan.all_stats = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	scan.now = GetCurrentTimestamp();

@@ -25,6 +25,7 @@ use Time::HiRes qw(time sleep);
 my $tmp = $PostgreSQL::Test::Utils::tmp_check;
 
 my $node = lease_server('main', q(
+lease_lock.track_resources = 2000
 restart_after_crash = on
 deadlock_timeout = 200ms
 listen_addresses = '127.0.0.1'
@@ -542,6 +543,32 @@ my $file = $node->data_dir . '/pg_stat/lease_lock.stat';
 is($dba->query_ok(q(SELECT grants, (SELECT count(*) FROM lease_lock.resource_stats WHERE resource = 'f26') FROM lease_lock.stats)), '240|0', 'after a crash counting has begun anew');
 is(all_views($dba), '', 'and everything can be read');
 
+# ---------------------------------------------------------------------------
+# History's own locks, and what it says of a grant in flight.
+# ---------------------------------------------------------------------------
+my $ddl = LeaseTest::Session->new($node);
+$ddl->query_ok('BEGIN; ALTER INDEX lease_lock.history_resource SET TABLESPACE pg_default');
+is($dba->query_ok(q(SELECT lease_lock.try_acquire('locked', 'A') IS NULL)), 't', 'try_acquire does not wait for a lock on the index of history');
+refused_with($dba, q(SELECT lease_lock.acquire('locked', 'A', wait => '200 ms')), '55P03', 'and acquire no longer than it is told to');
+$ddl->query_ok('ROLLBACK');
+$dba->query_ok(q(SELECT lease_lock.acquire('flight', 'A', '1 h')));
+$ddl->query_ok(q(BEGIN; SELECT lease_lock.acquire('flight', 'A', '1 h')));
+is($dba->query_ok(q(SELECT owner FROM lease_lock.holder_at('flight', clock_timestamp()))), 'A', 'who held a name is known while another grant of it is in flight');
+$ddl->query_ok('ROLLBACK');
+$ddl->quit;
+# Neither history nor its pruning takes part in a serializable transaction.
+$ddl = LeaseTest::Session->new($node);
+$dba->query_ok('CREATE TABLE x (i int); INSERT INTO x VALUES (1)');
+$dba->query_ok(q(SELECT lease_lock.acquire('ser', 'A', '1 ms'); SELECT pg_sleep(0.01)));
+my $reader = LeaseTest::Session->new($node);
+$reader->query_ok('BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM x');
+$reader->query_ok(q(SELECT lease_lock.acquire('ser', 'B', '1 h')));
+$ddl->query_ok('BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE x SET i = 2; COMMIT');
+$ddl->query_ok(q(BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT lease_lock.prune_history('0 s'); COMMIT));
+$reader->query('COMMIT');
+is($reader->state, '', 'nobody sees 40001 because of history');
+$_->quit foreach $reader, $ddl;
+
 # Something in every column.
 $dba->query_ok(q(SELECT lease_lock.stats_reset()));
 pgbench($node, $clients, 3, $load);
@@ -727,6 +754,11 @@ is(counts($dba, undef, 'busy'), 'busy 690', 'the database counts all');
 $dba->query_ok(q(SELECT count(lease_lock.try_acquire('risen', 'C' || i, '1 h')) FROM generate_series(1, 50) i;
 SELECT count(lease_lock.try_acquire('rare/' || i % 95, 'C', '1 h')) FROM generate_series(1, 190) i;));
 is($dba->query_ok(q(SELECT count(*) FROM lease_lock.resource_stats WHERE resource = 'risen')), '1', 'and one that has become busy');
+# Several that become busy together do not keep each other out.
+$dba->query_ok(q(SELECT count(lease_lock.try_acquire('now/' || i % 3, 'D', '1 h')) FROM generate_series(1, 900) i));
+is($dba->query_ok(q(SELECT count(*) FROM lease_lock.resource_stats WHERE resource LIKE 'now/%')), '3', 'and three that become so in turns');
+$dba->query_ok(q(SELECT count(lease_lock.release(resource, token)) FROM lease_lock.holders WHERE resource LIKE 'now/%'));
+$dba->query_ok(q(SELECT count(lease_lock.try_acquire('busy/' || i % 5, 'E', '1 h')) FROM generate_series(1, 5000) i));
 # A restart with fewer, and with none.
 my $kept = $dba->query_ok('SELECT count(*) FROM lease_lock.resource_stats');
 $dba->quit;
@@ -735,7 +767,7 @@ $node->restart;
 $dba = LeaseTest::Session->new($node);
 is($dba->query_ok('SELECT count(*) FROM lease_lock.resource_stats'), '3', 'after a restart with fewer there are as many');
 like($dba->query_ok(q(SELECT string_agg(resource, ' ' ORDER BY resource) FROM lease_lock.resource_stats)), qr/^busy\/\d busy\/\d busy\/\d$/, 'the busiest again');
-is(counts($dba, undef, 'busy'), 'busy ' . (690 + 49 + 190), 'the database keeps all');
+is(counts($dba, undef, 'busy'), 'busy ' . (690 + 49 + 190 + 5000), 'the database keeps all');
 $dba->quit;
 $node->append_conf('postgresql.conf', 'lease_lock.track_resources = 0');
 $node->restart;
@@ -743,7 +775,7 @@ $dba = LeaseTest::Session->new($node);
 $dba->query_ok(q(SELECT lease_lock.try_acquire('none', 'A')));
 is($dba->query_ok('SELECT count(*) FROM lease_lock.resource_stats'), '0', 'with none there are none');
 is($dba->query_ok(q(SELECT lease_lock.suggest_ttl('none'))), '', 'nor a suggestion');
-is(counts($dba, undef, 'busy'), 'busy ' . (690 + 49 + 190), 'the database keeps all');
+is(counts($dba, undef, 'busy'), 'busy ' . (690 + 49 + 190 + 5000), 'the database keeps all');
 is(all_views($dba), '', 'and everything can be read');
 
 done_testing();
