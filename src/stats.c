@@ -105,14 +105,21 @@ stats_table(void)
 	return stats;
 }
 
+/* Everything but the histogram. */
+static void
+durations_zero(Durations *d)
+{
+	pg_atomic_write_u64(&d->count, 0);
+	pg_atomic_write_u64(&d->total, 0);
+	pg_atomic_write_u64(&d->largest, 0);
+	pg_atomic_write_u64(&d->short_count, 0);
+	pg_atomic_write_u64(&d->short_total, 0);
+}
+
 static void
 durations_init(Durations *d)
 {
-	pg_atomic_init_u64(&d->count, 0);
-	pg_atomic_init_u64(&d->total, 0);
-	pg_atomic_init_u64(&d->largest, 0);
-	pg_atomic_init_u64(&d->short_count, 0);
-	pg_atomic_init_u64(&d->short_total, 0);
+	durations_zero(d);
 	pg_atomic_init_u64(&d->histogram, InvalidDsaPointer);
 }
 
@@ -527,11 +534,9 @@ static void
 durations_clear(Durations *d)
 {
 	Histogram  *h = histogram_of(d);
-	uint64		p = pg_atomic_read_u64(&d->histogram);
 
-	/* Others may be counting in it, so it stays. */
-	durations_init(d);
-	pg_atomic_write_u64(&d->histogram, p);
+	/* Others may be counting in the histogram, so it stays. */
+	durations_zero(d);
 	for (int i = 0; h && i < HISTOGRAM_BUCKETS; i++)
 		pg_atomic_write_u64(&h->buckets[i], 0);
 }
