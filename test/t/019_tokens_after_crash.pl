@@ -47,30 +47,43 @@ AS $$ BEGIN RETURN lease_lock.acquire(name, owner, ttl => '1 min'); END $$;
 ));
 
 # The ways to acquire and release, each with a line for every token that a
-# COMMIT has confirmed.
+# COMMIT has confirmed.  A call that the stop cuts short must not leave the token
+# of the one before in the variable: psql can go on to the next line.
 my @ways = (
 	# Each in a transaction of its own.
-	[ 'off', q(SELECT lease_lock.acquire('%1$s/%2$d', '%1$s', ttl => '1 min') AS token \gset
+	[ 'off', q(\unset token
+SELECT lease_lock.acquire('%1$s/%2$d', '%1$s', ttl => '1 min') AS token \gset
 \warn :token
 SELECT FROM lease_lock.release('%1$s/%2$d', :token);
 ) ],
 	# An open transaction, in which the setting comes last.
-	[ 'on', q(BEGIN; SELECT lease_lock.try_acquire('%1$s/%2$d', '%1$s', ttl => '1 min') AS token \gset
+	[ 'on', q(\unset token
+BEGIN; SELECT lease_lock.try_acquire('%1$s/%2$d', '%1$s', ttl => '1 min') AS token \gset
 SET LOCAL synchronous_commit = off; COMMIT;
+\if :ERROR
+\quit
+\endif
 \warn :token
 SELECT FROM lease_lock.release('%1$s/%2$d', :token);
 ) ],
 	# One name for all, hardly ever free.
-	[ 'off', q(SELECT coalesce(lease_lock.try_acquire('shared', '%1$s', ttl => '1 min'), lease_lock.acquire('%1$s', '%1$s')) AS token \gset
+	[ 'off', q(\unset token
+SELECT coalesce(lease_lock.try_acquire('shared', '%1$s', ttl => '1 min'), lease_lock.acquire('%1$s', '%1$s')) AS token \gset
 \warn :token
 SELECT FROM lease_lock.release('shared', :token);
 ) ],
 	# A setting of the function, many leases in a transaction, and a rollback.
-	[ 'on', q(SELECT hasty_acquire('%1$s/%2$d', '%1$s') AS token \gset
+	[ 'on', q(\unset token
+SELECT hasty_acquire('%1$s/%2$d', '%1$s') AS token \gset
 \warn :token
 BEGIN; SELECT FROM lease_lock.acquire('%1$s/rolled back', '%1$s'); ROLLBACK;
+\unset token
+\unset other
 BEGIN; SELECT lease_lock.acquire('%1$s/a/%2$d', '%1$s') AS token, lease_lock.acquire('%1$s/b/%2$d', '%1$s') AS other \gset
 COMMIT;
+\if :ERROR
+\quit
+\endif
 \warn :token
 \warn :other
 ) ],
