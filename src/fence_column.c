@@ -227,7 +227,8 @@ check_carried(Guard *guard, const TriggerData *td, TupleDesc desc)
 		check_row_names(guard, td, row, old, 0, true);
 		return;
 	}
-	if (presented)
+	/* A row without a token is no row of this guard, whatever is presented. */
+	if (presented && !isnull)
 	{
 		check_presented(guard, td, row, old, stored);
 		return;

@@ -30,7 +30,7 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "lease_lock.h"
+#include "guard_call.h"
 
 PG_FUNCTION_INFO_V1(ll_guard);
 PG_FUNCTION_INFO_V1(ll_guard_column);

@@ -1,6 +1,7 @@
 /*
  * guard_call.h
- *		What a trigger function knows while it is called for a statement.
+ *		What the trigger functions share with each other, and with guard(), which
+ *		makes their triggers.
  */
 #ifndef LEASE_LOCK_GUARD_CALL_H
 #define LEASE_LOCK_GUARD_CALL_H
@@ -8,6 +9,20 @@
 #include "commands/trigger.h"
 
 #include "lease_lock.h"
+
+#pragma GCC visibility push(hidden)
+
+#define EVENT_INSERT	0x1
+#define EVENT_UPDATE	0x2
+#define EVENT_DELETE	0x4
+#define EVENT_TRUNCATE	0x8
+#define EVENT_ROWS		(EVENT_INSERT | EVENT_UPDATE | EVENT_DELETE)
+#define EVENT_ALL		(EVENT_ROWS | EVENT_TRUNCATE)
+
+extern int	parse_events(const char *events);
+extern FenceMode parse_mode(const char *mode);
+extern bool parse_action(const char *action);
+extern AttrNumber token_column(Relation rel, const char *name);
 
 /* What one trigger knows for the length of one statement. */
 typedef struct Guard
@@ -35,5 +50,7 @@ extern bool guard_row_name(Guard *guard, const TriggerData *td, HeapTuple row,
 						   LeaseName *name, bool bypass);
 extern HeapTuple guard_row_result(const TriggerData *td);
 extern void guard_refuse_truncate(Guard *guard, const TriggerData *td);
+
+#pragma GCC visibility pop
 
 #endif							/* LEASE_LOCK_GUARD_CALL_H */

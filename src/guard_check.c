@@ -59,7 +59,6 @@ ll_assert_guarded(PG_FUNCTION_ARGS)
 	Datum		values[1];
 	Relation	rel;
 	char	   *problems;
-	bool		isnull;
 	char	   *name;
 
 	if (PG_ARGISNULL(0))
@@ -91,8 +90,7 @@ ll_assert_guarded(PG_FUNCTION_ARGS)
 		SPI_processed != 1)
 		elog(ERROR, "could not read lease_lock.guard_state");
 	problems = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-	(void) SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
-	if (!isnull)
+	if (problems)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table %s is not safely guarded", name),

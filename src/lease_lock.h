@@ -686,19 +686,6 @@ extern void template_bind(Template *t, Relation rel);
 extern bool template_render(const Template *t, HeapTuple tuple, TupleDesc desc,
 							LeaseName *name, Refusal *why);
 
-/* ------------------------------------------ guard_call.c, fence_column.c */
-#define EVENT_INSERT	0x1
-#define EVENT_UPDATE	0x2
-#define EVENT_DELETE	0x4
-#define EVENT_TRUNCATE	0x8
-#define EVENT_ROWS		(EVENT_INSERT | EVENT_UPDATE | EVENT_DELETE)
-#define EVENT_ALL		(EVENT_ROWS | EVENT_TRUNCATE)
-
-extern int	parse_events(const char *events);
-extern FenceMode parse_mode(const char *mode);
-extern bool parse_action(const char *action);
-extern AttrNumber token_column(Relation rel, const char *name);
-
 #pragma GCC visibility pop
 
 #endif							/* LEASE_LOCK_H */

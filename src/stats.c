@@ -38,7 +38,7 @@ parameters(SharedCtl *ctl)
 	return compat_dshash_parameters(sizeof(Oid), sizeof(StatsEntry), ctl->tranche);
 }
 
-/* Makes the table in a new shared area, with what a clean stop has left. */
+/* Makes the table in a new shared area. */
 void
 stats_make(dsa_area *a, SharedCtl *ctl)
 {
@@ -86,8 +86,9 @@ stats_attach(dsa_area *a, SharedCtl *ctl)
 }
 
 /*
- * The last step of attaching, with ctl->lock held: from now on this backend is one that may leave
- * last.  new: the area has just been made.
+ * The last step of attaching, with ctl->lock held: from now on this backend is
+ * one that may leave last.  new: the area has just been made, and takes what a
+ * clean stop has left.
  */
 void
 stats_enter(bool new)

@@ -9,6 +9,8 @@
 #include "histogram.h"
 #include "shared.h"
 
+#pragma GCC visibility push(hidden)
+
 /*
  * How long something took.  Most leases are had at once, so durations below
  * SHORT_USECS are kept as a number and a sum, and the histogram is made when
@@ -98,5 +100,7 @@ extern void stats_file_load(void);
 extern bool stats_file_write(void);
 extern void stats_file_take(bool keep);
 extern void stats_file_remove(void);
+
+#pragma GCC visibility pop
 
 #endif							/* LEASE_LOCK_STATS_H */
