@@ -37,7 +37,10 @@ select lease_lock.guard('t', 't');
 select pg_temp.guarded();
 drop domain pg_temp.text;
 -- 4. It tells what is, also in the statement that changes it and under an old snapshot.
-select lease_lock.unguard('t') as unguarded, pg_temp.outcome('select lease_lock.assert_guarded(''t'')');
+select lease_lock.unguard('t'), lease_lock.assert_guarded('t');
+select lease_lock.unguard('t');
+select lease_lock.guard('t', 't'), lease_lock.assert_guarded('t');
+select lease_lock.unguard('t');
 begin isolation level repeatable read;
 select count(*) from t;
 select lease_lock.guard('t', 't');
