@@ -500,7 +500,9 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		}
 		lease_read_free(&read);
 	}
-	line_leave_granted(GetCurrentTimestamp() + req->ttl);
+	/* The end of a transaction, or of a session's lock, wakes nobody. */
+	line_leave_granted(req->scope == SCOPE_LEASE ?
+					   GetCurrentTimestamp() + req->ttl : DT_NOBEGIN);
 	close_tables(&t);
 
 	if (w.waited && IsolationUsesXactSnapshot())

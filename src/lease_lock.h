@@ -431,7 +431,7 @@ extern int	line_ahead(const LeaseName *resource);
 extern bool line_join(const LeaseName *resource, const LeaseName *owner,
 					  TimestampTz since, TimestampTz deadline);
 extern void line_leave(void);
-extern void line_leave_granted(TimestampTz expire_at);
+extern void line_leave_granted(TimestampTz lasts_until);
 extern void line_due(TimestampTz due);
 extern void line_sleep(TimestampTz until);
 extern TimestampTz line_look_around(int ahead);

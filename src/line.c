@@ -7,8 +7,8 @@
  * grantable sooner than the first one in line expects wakes that one, and
  * nobody else: a release, at its commit, or the end of a session.  Who leaves
  * the line without a lease wakes the one that is first then.  Who leaves it
- * with a lease need not, if its transaction is about to end: the next one looks
- * around soon enough, and there is nothing to be had before the lease expires.
+ * with a lease need not, if its transaction is about to end and the lease cannot
+ * end without a wake-up before it expires: the next one looks around before that.
  *
  * No wake-up is lost: a waiter joins the line before it looks at the row for
  * the last time, and who releases looks at the line after its commit is
@@ -295,25 +295,21 @@ line_leave(void)
 }
 
 /*
- * Leaves the line, if this backend stands in one, with a lease until expire_at.
- * In a transaction block the next one is woken at once, to wait for that
- * transaction where everybody can see it.
+ * Leaves the line, if this backend stands in one, with a lease that nothing ends
+ * before a moment without a wake-up; DT_NOBEGIN: something can at any time.
+ * Then, and in a transaction block, the next one is woken at once, to look out
+ * for that end itself or to wait for the transaction where everybody can see it.
  */
 void
-line_leave_granted(TimestampTz expire_at)
+line_leave_granted(TimestampTz lasts_until)
 {
-	uint64		hash;
-
 	if (mine == NULL)
 		return;
-	hash = mine->hash;
 	if (IsTransactionBlock() || IsSubTransaction())
-		leave(DT_NOBEGIN);
-	else
-	{
-		wake_at_end(hash, true);
-		leave(expire_at);
-	}
+		lasts_until = DT_NOBEGIN;
+	if (lasts_until != DT_NOBEGIN)
+		wake_at_end(mine->hash, true);
+	leave(lasts_until);
 }
 
 /* Says until when this backend will not look again, if it stands in line. */

@@ -91,6 +91,18 @@ AS $$ BEGIN
 	END IF;
 END $$;
 
+-- A tenure that is over when the call is.
+CREATE FUNCTION take_alone(resource text, owner text, ttl interval, wait interval, scope text) RETURNS bigint LANGUAGE plpgsql
+AS $$ DECLARE
+	token bigint := take(resource, owner, ttl, wait, scope);
+BEGIN
+	IF token IS NOT NULL THEN
+		PERFORM pg_sleep(random() * 0.1);
+		PERFORM ends(token, 'transaction');
+	END IF;
+	RETURN token;
+END $$;
+
 -- Ends what this session holds still, because of a cancel at a bad moment.
 CREATE FUNCTION give_up() RETURNS void LANGUAGE plpgsql
 AS $$ BEGIN
@@ -195,7 +207,8 @@ sub episode
 	my $name = $is_quiet ? $quiet[ rand @quiet ] : $names[ rand @names ];
 	my $owner = "$who/" . ++$episodes;
 	my $in_transaction = rand() < 0.35;
-	my $scope = rand() < 0.25 ? 'session' : $in_transaction && rand() < 0.3 ? 'transaction' : 'lease';
+	my $scope = rand() < 0.25 ? 'session' : rand() < ($in_transaction ? 0.3 : 0.1) ? 'transaction' : 'lease';
+	my $take = $scope eq 'transaction' && !$in_transaction ? 'take_alone' : 'take';
 	my $ttl = rand() < 0.3 ? ms(300) : rand() < 0.9 ? '60 s' : ms(3000);
 	my $wait = rand() < 0.2 ? 'NULL' : q(') . ($is_quiet ? '40 s' : rand() < 0.3 ? ms(300) : ms(8000)) . q(');
 	my $sql = "\\unset token\nSELECT give_up();\n";
@@ -203,7 +216,7 @@ sub episode
 	$sql .= "SET statement_timeout = '" . ms(4000) . "';\n" if rand() < 0.1 && !$is_quiet;
 	$sql .= "SET lock_timeout = '" . ms(4000) . "';\n" if rand() < 0.1 && !$is_quiet;
 	$sql .= "BEGIN;\n" if $in_transaction;
-	$sql .= "SELECT take('$name', '$owner', '$ttl', $wait, '$scope') AS token \\gset\n";
+	$sql .= "SELECT $take('$name', '$owner', '$ttl', $wait, '$scope') AS token \\gset\n";
 	$sql .= "SET statement_timeout = 0; SET lock_timeout = 0;\n";
 	$sql .= "\\if :{?token}\n";
 	$sql .= 'SELECT pg_sleep(' . seconds(0.15) . ");\n" if rand() < 0.7;
@@ -211,7 +224,7 @@ sub episode
 	$sql .= "SELECT extend('$name', :token);\n" if rand() < 0.2;
 	$sql .= "SELECT work('$name', :token);\n" if rand() < 0.6;
 	$sql .= 'SELECT pg_sleep(' . seconds(0.1) . ");\n" if rand() < 0.3;
-	$sql .= "SELECT ends(:token, 'transaction');\n" if $scope eq 'transaction';
+	$sql .= "SELECT ends(:token, 'transaction');\n" if $scope eq 'transaction' && $in_transaction;
 	$sql .= (rand() < 0.3 ? 'ROLLBACK' : 'COMMIT') . ";\n" if $in_transaction;
 	my $end = rand;
 	if ($scope eq 'session' && $end < 0.3)

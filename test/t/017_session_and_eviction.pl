@@ -11,6 +11,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::Bin;
 
+use IPC::Run ();
 use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -156,6 +157,48 @@ foreach my $call ('SELECT pg_advisory_unlock_all()', 'DISCARD ALL')
 	is($holder->query_ok("SELECT lease_lock.renew('n6', $token)"), '', "$call: the session that gave it up has not");
 	$waiter->query_ok("SELECT lease_lock.release('n6', $next)");
 	$_->quit foreach ($holder, $waiter);
+}
+
+# The same by one who waited in line itself, and whose successor came when many
+# were ahead: it looks around seldom, and is told that it must now.  The
+# function's lease of scope 'transaction' is over when the call is.
+$dba->query_ok(q(
+CREATE FUNCTION work_alone(resource text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+	PERFORM lease_lock.acquire(resource, 'alone', ttl => '1 h', wait => '10 min', scope => 'transaction');
+	PERFORM pg_sleep(0.2);
+END $$;
+));
+foreach my $scope ('session', 'transaction')
+{
+	my ($holder, $middle, @leave) = map { session('app') } 1 .. 17;
+	my $token = $holder->query_ok(q(SELECT lease_lock.acquire('n10', 'holder', ttl => '1 h')));
+
+	$middle->send($scope eq 'transaction' ? q(SELECT work_alone('n10')) :
+			q(SELECT lease_lock.acquire('n10', 'middle', ttl => '1 h', wait => '10 min', scope => 'session')));
+	ok(wait_true($dba, q(SELECT count(*) = 1 FROM lease_lock.waiters)), "scope $scope: one waits");
+	$_->send(q(SELECT lease_lock.acquire('n10', 'leaves', wait => '10 min'))) foreach @leave;
+	ok(wait_true($dba, q(SELECT count(*) = 16 FROM lease_lock.waiters)), "scope $scope: many come after it");
+
+	# Half a minute until the last one looks around.  Nothing else is to wake it:
+	# it looks for rings while the many are there, and as a session that was never
+	# idle it has no timer running.
+	local $ENV{PGOPTIONS} = '-c deadlock_timeout=1ms';
+	my $next = '';
+	my $last = IPC::Run::start(['psql', '-XAtq', '-d', $node->connstr('postgres'), '-c',
+			q(SELECT lease_lock.acquire('n10', 'last', wait => '10 min'))], '>', \$next);
+	ok(wait_true($dba, q(SELECT count(*) = 17 FROM lease_lock.waiters)), "scope $scope: and one more");
+	sleep 0.2;
+	$dba->query_ok('SELECT ' . join(', ', map { 'pg_cancel_backend(' . $_->pid . ')' } @leave));
+	ok(wait_true($dba, q(SELECT count(*) = 2 FROM lease_lock.waiters)), "scope $scope: the many leave");
+	my $start = time;
+	$holder->query_ok("SELECT lease_lock.release('n10', $token)");
+	$middle->result;
+	$middle->query_ok('DISCARD ALL') if $scope eq 'session';
+	$last->finish;
+	cmp_ok(time - $start, '<', 1 + $late, "scope $scope: the last has the lease soon");
+	cmp_ok($next, '>', $token, "scope $scope: with a larger token");
+	$dba->query_ok("SELECT lease_lock.release('n10', $next)");
+	$_->quit foreach ($holder, $middle, @leave);
 }
 
 # A pid that is another backend's by now does not stand for the holder.
