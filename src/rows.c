@@ -447,7 +447,8 @@ fence_floor(KeyedTable *table, const LeaseName *name)
 }
 
 /*
- * Enters a new version into the indexes.  Ours has one index, on its key; REINDEX CONCURRENTLY adds a second of the same shape for a while.
+ * Enters a new version into the indexes.  All of ours are on the key; REINDEX
+ * CONCURRENTLY adds another of the same shape for a while.
  */
 static void
 insert_index_entries(KeyedTable *table, Datum key, ItemPointer tid, bool new_version)
