@@ -440,13 +440,13 @@ $s = LeaseTest::Session->new($node, dbname => 'in_place');
 $s->query_ok('CREATE EXTENSION lease_lock');
 $s->query_ok(q(SELECT lease_lock.acquire('early/' || i, 'A') FROM generate_series(1, 5) AS i));
 $node->command_ok([ 'pg_dump', '--format=custom', "--file=$dir/in_place", '-d', $node->connstr('in_place') ], 'a dump, and work goes on');
-my $granted = $s->query_ok(q(SELECT max(lease_lock.acquire('late/' || i, 'A')) FROM generate_series(1, 50) AS i));
+my $late = $s->query_ok(q(SELECT max(lease_lock.acquire('late/' || i, 'A')) FROM generate_series(1, 50) AS i));
 (undef, $err) = pg_restore('in_place', '--data-only', "$dir/in_place");
 unlike($err, qr/does not exist/, 'its data comes again over what is there');
-cmp_ok($s->query_ok(q(SELECT lease_lock.acquire('after', 'B'))), '>', $granted, 'and sets no token back');
+cmp_ok($s->query_ok(q(SELECT lease_lock.acquire('after', 'B'))), '>', $late, 'and sets no token back');
 $s->query_ok('TRUNCATE lease_lock.lease, lease_lock.fence, lease_lock.audit, lease_lock.place');
 pg_restore_ok('its data over empty tables', 'in_place', '--exit-on-error', '--data-only', "$dir/in_place");
-cmp_ok($s->query_ok(q(SELECT lease_lock.acquire('after', 'B'))), '>', $granted + 1, 'neither then');
+cmp_ok($s->query_ok(q(SELECT lease_lock.acquire('after', 'B'))), '>', $late + 1, 'neither then');
 $s->quit;
 
 $dba->quit;
