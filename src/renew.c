@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/transam.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -18,43 +19,38 @@
 
 #include "lease_lock.h"
 
-/* The columns of the current grant's row to replace. */
-typedef struct Change
-{
-	Datum		values[LEASE_NATTS];
-	bool		nulls[LEASE_NATTS];
-	bool		replace[LEASE_NATTS];
-} Change;
+/* The row of a lease as it becomes. */
+typedef HeapTuple (*MakeChange) (const LeaseRow *row, TupleDesc desc, int64 arg,
+								 TimestampTz now);
 
-typedef void (*MakeChange) (Change *change, const LeaseRow *row, int64 arg,
-							TimestampTz now);
-
-static void
-set_column(Change *change, int column, Datum value)
+/* Changes columns of LeaseFixed alone, so a copy is changed in place. */
+static HeapTuple
+make_renewal(const LeaseRow *row, TupleDesc desc, int64 ttl, TimestampTz now)
 {
-	change->values[column - 1] = value;
-	change->replace[column - 1] = true;
+	HeapTuple	new = heap_copytuple(row->tuple);
+	LeaseFixed *fixed = (LeaseFixed *) GETSTRUCT(new);
+
+	fixed->expire_at = now + (ttl != 0 ? ttl : row->ttl);
+	fixed->renewed_at = now;
+	fixed->renewals = row->renewals + 1;
+	fixed->longest_gap = Max(row->longest_gap, now - row->renewed_at);
+	return new;
 }
 
-static void
-make_renewal(Change *change, const LeaseRow *row, int64 ttl, TimestampTz now)
+static HeapTuple
+make_release(const LeaseRow *row, TupleDesc desc, int64 cooldown, TimestampTz now)
 {
-	if (ttl == 0)
-		ttl = row->ttl;
-	set_column(change, LEASE_EXPIRE_AT, TimestampTzGetDatum(now + ttl));
-	set_column(change, LEASE_RENEWED_AT, TimestampTzGetDatum(now));
-	set_column(change, LEASE_RENEWALS, Int32GetDatum(row->renewals + 1));
-	if (now - row->renewed_at > row->longest_gap)
-		set_column(change, LEASE_LONGEST_GAP, Int64GetDatum(now - row->renewed_at));
-}
+	Datum		values[LEASE_NATTS] = {0};
+	bool		nulls[LEASE_NATTS] = {0};
+	bool		replace[LEASE_NATTS] = {0};
 
-static void
-make_release(Change *change, const LeaseRow *row, int64 cooldown, TimestampTz now)
-{
-	set_column(change, LEASE_ENDED_AT, TimestampTzGetDatum(now));
-	set_column(change, LEASE_ENDED_BY, CStringGetTextDatum("released"));
-	if (cooldown != 0)
-		set_column(change, LEASE_FREE_AT, TimestampTzGetDatum(now + cooldown));
+	values[LEASE_ENDED_AT - 1] = TimestampTzGetDatum(now);
+	replace[LEASE_ENDED_AT - 1] = true;
+	values[LEASE_ENDED_BY - 1] = CStringGetTextDatum("released");
+	replace[LEASE_ENDED_BY - 1] = true;
+	values[LEASE_FREE_AT - 1] = TimestampTzGetDatum(now + cooldown);
+	replace[LEASE_FREE_AT - 1] = cooldown != 0;
+	return heap_modify_tuple(row->tuple, desc, values, nulls, replace);
 }
 
 /*
@@ -113,13 +109,13 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg,
 			done = true;
 		else
 		{
-			Change		change;
+			HeapTuple	new;
+			TimestampTz expire_at;
 
 			require_role(&read.row, resource);
-			memset(&change, 0, sizeof(change));
-			make(&change, &read.row, arg, now);
-			if (row_change(&lease, read.row.tuple, change.values, change.nulls,
-						   change.replace) == WRITE_BLOCKED)
+			new = make(&read.row, RelationGetDescr(lease.heap), arg, now);
+			expire_at = ((LeaseFixed *) GETSTRUCT(new))->expire_at;
+			if (row_update(&lease, read.row.tuple, new) == WRITE_BLOCKED)
 				blocker = row_locker(read.row.tuple);
 			else
 			{
@@ -138,12 +134,11 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg,
 						Max(read.row.expire_at - read.row.renewed_at, 1);
 				}
 				/* A renewal wakes only if it lets the lease end sooner. */
-				if (make == make_release ||
-					DatumGetTimestampTz(change.values[LEASE_EXPIRE_AT - 1]) < read.row.expire_at)
+				if (make == make_release || expire_at < read.row.expire_at)
 					line_wake_at_commit(resource);
-				result = change.replace[LEASE_EXPIRE_AT - 1] ?
-					DatumGetTimestampTz(change.values[LEASE_EXPIRE_AT - 1]) : now;
+				result = make == make_release ? now : expire_at;
 			}
+			heap_freetuple(new);
 		}
 		lease_read_free(&read);
 		unlock_name(LOCK_LEASE, resource, RENEW_MODE);

@@ -28,7 +28,7 @@
 #include "shared.h"
 
 /* Raise it with every change of what is shared, of whatever file. */
-#define SHARED_LAYOUT	2
+#define SHARED_LAYOUT	3
 
 /*
  * The struct's size is the same in every layout, or ShmemInitStruct objects.

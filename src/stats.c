@@ -274,6 +274,7 @@ make_resources(void)
 	for (int i = 0; i < n_sets; i++)
 	{
 		LWLockInitialize(&table->sets[i].lock, shared->tranche);
+		pg_atomic_init_u32(&table->sets[i].missed, 0);
 		for (int j = 0; j < SET_SIZE; j++)
 		{
 			pg_atomic_init_u64(&table->sets[i].use[j], 0);
@@ -513,6 +514,10 @@ stats_record(const LeaseName *resource, const StatsEvent *event)
 	}
 	LWLockRelease(&set->lock);
 
+	/* A set is filled from its first place on. */
+	if (pg_atomic_read_u64(&set->use[table->n_in_set - 1]) != 0 &&
+		pg_atomic_fetch_add_u32(&set->missed, 1) % LET_IN != 0)
+		return;
 	LWLockAcquire(&set->lock, LW_EXCLUSIVE);
 	place = find_place(table, set, resource->hash);
 	r = place >= 0 ? stats_resource(set->stats[place]) :

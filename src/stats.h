@@ -60,14 +60,18 @@ typedef struct ResourceStats
 /*
  * Resources are found by their hash in sets of a few; a new one takes the place
  * of the least used of its set, and its number of uses, so that whatever is used
- * most stays or comes in (the algorithm is known as Space-Saving).  The lock is
- * held shared to count, exclusive to change who is in the set.
+ * most stays or comes in (the algorithm is known as Space-Saving).  Of the uses
+ * of those who are not in a full set only some let somebody in, so that many
+ * names that are used alike neither cost much nor drive each other out.  The
+ * lock is held shared to count, exclusive to change who is in the set.
  */
 #define SET_SIZE	16
+#define LET_IN		8			/* one use in so many */
 
 typedef struct ResourceSet
 {
 	LWLock		lock;
+	pg_atomic_uint32 missed;	/* uses of those who are not in it */
 	uint64		hash[SET_SIZE];
 	pg_atomic_uint64 use[SET_SIZE];	/* 0: free */
 	dsa_pointer stats[SET_SIZE];	/* a ResourceStats, kept for the next one */
