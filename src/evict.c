@@ -96,7 +96,7 @@ static struct
 
 static void
 evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
-		   VirtualTransactionId vxid, bool nowait)
+		   VirtualTransactionId vxid)
 {
 	const PgBackendStatus *status;
 	int			pid = proc->pid;
@@ -137,9 +137,10 @@ evict_proc(const LeaseName *resource, const LeaseRow *row, PGPROC *proc,
 			(errmsg("evicted the transaction that kept the expired lease on resource \"%s\"",
 					name_cstring(resource)),
 			 errdetail_internal("%s", detail)));
+	/* The log has it in any case; a lock on the table keeps nobody waiting here. */
 	audit_write("evict", name_cstring(resource),
 				"the lease had expired, and its transaction kept out a grant",
-				detail, AUDIT_FOR_GOOD | (nowait ? AUDIT_NOWAIT : 0));
+				detail, AUDIT_FOR_GOOD | AUDIT_NOWAIT);
 }
 
 /*
@@ -155,7 +156,7 @@ evict_vxid(const LeaseName *resource, const LeaseRow *row, VirtualTransactionId 
 	TransactionId xid;
 
 	if (proc)
-		evict_proc(resource, row, proc, vxid, nowait);
+		evict_proc(resource, row, proc, vxid);
 	else if (!nowait)
 	{
 		xid = prepared_xid(vxid);
@@ -177,7 +178,7 @@ evict_xact(const LeaseName *resource, const LeaseRow *row, TransactionId xid, bo
 		/* Whoever has this xid after the virtual one was read has both. */
 		vxid = compat_proc_vxid(proc);
 		if (BackendXidGetPid(xid) == pid)
-			evict_proc(resource, row, proc, vxid, nowait);
+			evict_proc(resource, row, proc, vxid);
 	}
 	else if (!nowait)
 		prepared_in_the_way(resource, row, xid);

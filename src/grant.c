@@ -407,6 +407,28 @@ lock_for(Waiting *w, const GrantRequest *req, Verdict verdict)
 	return NoLock;
 }
 
+/* Opens the tables, waiting for others' locks on them; kept: as before the call. */
+static void
+open_tables_bounded(GrantTables *t, const GrantRequest *req, Waiting *w, uint32 kept)
+{
+	while (!open_tables(t, true))
+	{
+		own_relations_let_go(kept);
+		if (waiting_over(w))
+		{
+			count_given_up(req, w);
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not acquire the lease on resource \"%s\" within %s",
+							name_cstring(&req->resource), usecs_text(w->deadline - w->start)),
+					 errdetail("A relation of lease_lock is locked by another session."),
+					 errhint("View pg_locks shows who has locked it.")));
+		}
+		wait_for_relations(w);
+		wait_nap(w);			/* it may be an index of theirs */
+	}
+}
+
 /*
  * Grants the lease, waiting at most wait_usecs.  Returns the token.  Raises
  * 55P03 when the time is up, and whatever ends a wait.
@@ -416,34 +438,22 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 {
 	GrantTables t;
 	Waiting		w;
+	uint32		kept = own_relations_locked();
 	bool		joined = false;
 	bool		in_line = false;
 	int			tries = 0;
 	int64		token = 0;
+	TimestampTz lasts_until = DT_NOBEGIN;
 	StatsEvent	event = {0};
 
 	PreventCommandIfReadOnly("acquire()");
 	PreventCommandIfParallelMode("acquire()");
 	waiting_begin(&w, wait_usecs);
-	while (!open_tables(&t, true))
-	{
-		if (waiting_over(&w))
-		{
-			count_given_up(req, &w);
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not acquire the lease on resource \"%s\" within %s",
-							name_cstring(&req->resource), usecs_text(wait_usecs)),
-					 errdetail("A relation of lease_lock is locked by another session."),
-					 errhint("View pg_locks shows who has locked it.")));
-		}
-		wait_for_relations(&w);
-		wait_nap(&w);			/* it may be an index of theirs */
-	}
-
+	open_tables_bounded(&t, req, &w, kept);
 	while (token == 0)
 	{
 		Attempt		attempt = {0};
+		WaitPlan	plan = {.what = WAIT_NOT};
 		LeaseRead	read;
 		Verdict		verdict;
 		LOCKMODE	mode = NoLock;
@@ -463,6 +473,9 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		token = attempt.token;
 		event.counts = attempt.counts;
 		event.wait = Max(attempt.now - w.start, 0);
+		/* The end of a transaction, or of a session's lock, wakes nobody. */
+		if (req->scope == SCOPE_LEASE)
+			lasts_until = attempt.now + req->ttl;
 		if (attempt.drain && !drain_guards(&w, &req->resource))
 			not_available(req, &read, VERDICT_FREE, 0, &w);
 
@@ -492,17 +505,25 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 				joined = true;
 			}
 			else if (TransactionIdIsValid(attempt.locker))
-				wait_for_xact(&w, attempt.locker);
+			{
+				plan.what = WAIT_XACT;
+				plan.xid = attempt.locker;
+			}
 			else if (attempt.moved)
-				wait_nap(&w);	/* somebody else is at the jump */
+				plan.what = WAIT_NAP;	/* somebody else is at the jump */
 			else
-				wait_for_verdict(&w, req, &t.lease, &read, verdict, ahead, in_line);
+				plan = plan_wait(&w, req, &t.lease, &read, verdict, ahead, in_line);
 		}
 		lease_read_free(&read);
+		if (plan.what != WAIT_NOT)
+		{
+			close_tables(&t);
+			own_relations_let_go(kept);
+			wait_as_planned(&w, &plan, in_line);
+			open_tables_bounded(&t, req, &w, kept);
+		}
 	}
-	/* The end of a transaction, or of a session's lock, wakes nobody. */
-	line_leave_granted(req->scope == SCOPE_LEASE ?
-					   GetCurrentTimestamp() + req->ttl : DT_NOBEGIN);
+	line_leave_granted(lasts_until);
 	close_tables(&t);
 
 	if (w.waited && IsolationUsesXactSnapshot())

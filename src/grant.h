@@ -19,11 +19,24 @@ typedef enum Verdict
 	VERDICT_IN_FLIGHT			/* wait for another transaction */
 } Verdict;
 
+/* What to wait for, decided while the tables are open; waited for without them. */
+typedef struct WaitPlan
+{
+	enum
+	{
+		WAIT_NOT, WAIT_NAP, WAIT_IN_LINE, WAIT_XACT, WAIT_GUARD
+	}			what;
+	TimestampTz until;			/* WAIT_IN_LINE */
+	TransactionId xid;			/* WAIT_XACT */
+	VirtualTransactionId vxid;	/* WAIT_GUARD */
+} WaitPlan;
+
 extern void not_available(const GrantRequest *req, const LeaseRead *read,
 						  Verdict verdict, int ahead, const Waiting *w);
 extern bool drain_guards(Waiting *w, const LeaseName *resource);
-extern void wait_for_verdict(Waiting *w, const GrantRequest *req, KeyedTable *lease,
-							 const LeaseRead *read, Verdict verdict, int ahead, bool in_line);
+extern WaitPlan plan_wait(Waiting *w, const GrantRequest *req, KeyedTable *lease,
+						  const LeaseRead *read, Verdict verdict, int ahead, bool in_line);
+extern void wait_as_planned(Waiting *w, const WaitPlan *plan, bool in_line);
 extern void try_evict(const GrantRequest *req, KeyedTable *lease, const LeaseRead *read,
 					  Verdict verdict);
 

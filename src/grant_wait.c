@@ -17,7 +17,7 @@
 #include "compat.h"
 #include "grant.h"
 
-#define POLL_SESSION	USECS_PER_SEC	/* whose end may come unannounced */
+#define HEAD_SLEEPS		USECS_PER_SEC	/* at most, before the first in line looks again */
 
 /* Pids for a DETAIL: "pids 12, 13", or "a prepared transaction". */
 char *
@@ -225,72 +225,92 @@ try_evict(const GrantRequest *req, KeyedTable *lease, const LeaseRead *read, Ver
 	(void) evict_blockers(req, lease, read, verdict, n, holders, true);
 }
 
-/*
- * Sleeps in line until a moment, or looks for rings when it is time; look again
- * after either.
- */
-static void
-sleep_in_line(Waiting *w, const GrantRequest *req, KeyedTable *lease,
-			  TimestampTz until, bool in_line)
+/* A sleep in line until a moment, or a look for rings when it is time for one. */
+static WaitPlan
+plan_sleep(Waiting *w, const GrantRequest *req, KeyedTable *lease, TimestampTz until,
+		   bool in_line)
 {
+	WaitPlan	plan = {.what = WAIT_NOT};
 	TimestampTz now = GetCurrentTimestamp();
 	int64		timeout = DeadlockTimeout * INT64CONST(1000);
 
 	if (w->look_at == 0)
 		w->look_at = in_line ? now + timeout : DT_NOEND;
 	if (now < w->look_at)
-		wait_until(w, Min(until, w->look_at), in_line);
+	{
+		plan.what = WAIT_IN_LINE;
+		plan.until = Min(until, w->look_at);
+	}
 	else if (!check_rings(lease, &req->resource))
 		w->look_at = now + timeout / 10 +
 			(int64) (pg_prng_double(&pg_global_prng_state) * timeout / 5);
 	else
 		w->look_at = holds_other_locks() ? now + timeout : DT_NOEND;
+	return plan;
 }
 
 /*
- * Sleeps on what a verdict says is in the way, or on the waiters ahead; look
- * again after it.  in_line: this backend stands in line and will be woken.
+ * What to wait for by a verdict, or behind the waiters ahead.  Evicts whom it
+ * is time to, and looks for rings.  in_line: this backend stands in line and will
+ * be woken.  The first in line looks now and then all the same: not all that
+ * ends a lease wakes somebody (a COMMIT PREPARED, a lock given up, a session
+ * without the shared area, a clock that is set forward, a row changed by hand).
  */
-void
-wait_for_verdict(Waiting *w, const GrantRequest *req, KeyedTable *lease,
-				 const LeaseRead *read, Verdict verdict, int ahead, bool in_line)
+WaitPlan
+plan_wait(Waiting *w, const GrantRequest *req, KeyedTable *lease, const LeaseRead *read,
+		  Verdict verdict, int ahead, bool in_line)
 {
-	VirtualTransactionId *holders = NULL;
-	TimestampTz until;
-	int			n = 0;
+	WaitPlan	plan = {.what = WAIT_NAP};
+	TimestampTz look = GetCurrentTimestamp() + HEAD_SLEEPS;
+	VirtualTransactionId *holders;
+	int			n;
 
 	if (ahead > 0)
-	{
-		sleep_in_line(w, req, lease, line_look_around(ahead), in_line);
-		return;
-	}
+		return plan_sleep(w, req, lease, line_look_around(ahead), in_line);
 	switch (verdict)
 	{
 		case VERDICT_HELD:
-			/* A COMMIT PREPARED, or a lock given up, wakes nobody. */
-			until = read->row.expire_at;
-			if (read->row.session != 0 ||
-				(TransactionIdIsValid(read->pending) && xact_pid(read->pending) == 0))
-				until = Min(until, GetCurrentTimestamp() + POLL_SESSION);
-			sleep_in_line(w, req, lease, until, in_line);
-			return;
+			return plan_sleep(w, req, lease, Min(read->row.expire_at, look), in_line);
 		case VERDICT_COOLDOWN:
-			sleep_in_line(w, req, lease, read->row.free_at, in_line);
-			return;
+			return plan_sleep(w, req, lease, Min(read->row.free_at, look), in_line);
 		case VERDICT_IN_FLIGHT:
 			w->slice_end = evict_blockers(req, lease, read, verdict, 0, NULL, false);
-			wait_for_xact(w, read->pending);
+			plan.what = WAIT_XACT;
+			plan.xid = read->pending;
 			break;
 		default:
 			n = guard_holders(&req->resource, &holders);
 			if (n > 0)
 			{
 				w->slice_end = evict_blockers(req, lease, read, verdict, n, holders, false);
-				wait_for_guard(w, holders[0]);
+				plan.what = WAIT_GUARD;
+				plan.vxid = holders[0];
 			}
-			else
-				wait_nap(w);
 			pfree(holders);
+			break;
+	}
+	return plan;
+}
+
+/* Waits as planned; look again after it. */
+void
+wait_as_planned(Waiting *w, const WaitPlan *plan, bool in_line)
+{
+	switch (plan->what)
+	{
+		case WAIT_NOT:
+			break;
+		case WAIT_NAP:
+			wait_nap(w);
+			break;
+		case WAIT_IN_LINE:
+			wait_until(w, plan->until, in_line);
+			break;
+		case WAIT_XACT:
+			wait_for_xact(w, plan->xid);
+			break;
+		case WAIT_GUARD:
+			wait_for_guard(w, plan->vxid);
 			break;
 	}
 	w->slice_end = DT_NOEND;

@@ -154,6 +154,8 @@ typedef struct KeyedTable
 extern void relations_init(void);
 extern Relation own_open(OwnRelation which, LOCKMODE mode, bool nowait);
 extern bool is_own_relation(Oid relid);
+extern uint32 own_relations_locked(void);
+extern void own_relations_let_go(uint32 kept);
 extern void own_relations_wait(void);
 extern void own_relations_at_end(void);
 extern void own_relations_at_subend(int level, bool commit);
@@ -415,6 +417,7 @@ typedef struct LinePlace
 	Oid			database;
 	Oid			role;			/* current_user of the waiter */
 	int			pid;
+	bool		asleep;			/* until due, or until woken */
 	TimestampTz backend_start;
 	TimestampTz since;
 	TimestampTz deadline;		/* DT_NOEND: none */
@@ -436,9 +439,10 @@ extern void line_due(TimestampTz due);
 extern void line_sleep(TimestampTz until);
 extern TimestampTz line_look_around(int ahead);
 extern bool line_waits(void);
-extern void line_wake(uint64 hash);
+extern void line_wake(const LeaseName *resource);
 extern void line_wake_at_commit(const LeaseName *resource);
 extern int	line_copy(int pid, LinePlace **copies);
+extern LeaseName line_resource(const LinePlace *p);
 
 /* --------------------------------------------------------------- stats.c */
 /* Counted since the last reset, for a database and for a resource. */

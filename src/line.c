@@ -9,6 +9,7 @@
  * the line without a lease wakes the one that is first then.  Who leaves it
  * with a lease need not, if its transaction is about to end and the lease cannot
  * end without a wake-up before it expires: the next one looks around before that.
+ * It does wake those who wait for the same owner, whose lease it is, too.
  *
  * No wake-up is lost: a waiter joins the line before it looks at the row for
  * the last time, and who releases looks at the line after its commit is
@@ -17,10 +18,8 @@
  * A stopped process must not keep a line from moving.  Every waiter says when
  * it will look again ("due").  One that has not looked for STALLED after that
  * is passed over until it does; the others look now and then, the further back
- * the more seldom, whether all ahead of them are stalled.
- *
- * A line belongs to a database and a name's 64-bit hash.  Two names with one
- * hash would share a line, which costs order and time, and no correctness.
+ * the more seldom, whether all ahead of them are stalled.  Whoever has moved up
+ * by more than that is woken to look again.
  *
  * Every backend has one place, found by its process number.  Sleeping is on
  * the process latch: each waiter is woken by itself, so that a condition
@@ -68,7 +67,7 @@ static int	my_level;			/* nesting level that joined */
 /* Names to wake somebody for when this transaction ends. */
 typedef struct Wake
 {
-	uint64		hash;
+	LeaseName	resource;
 	bool		at_abort;		/* at commit otherwise */
 } Wake;
 
@@ -101,9 +100,9 @@ line_attach(dsa_area *area, SharedCtl *ctl)
 }
 
 static Bucket *
-bucket_of(uint64 hash)
+bucket_of(const LeaseName *resource)
 {
-	return &lines->buckets[(hash ^ MyDatabaseId) % BUCKETS];
+	return &lines->buckets[(resource->hash ^ MyDatabaseId) % BUCKETS];
 }
 
 static inline LinePlace *
@@ -112,43 +111,97 @@ place_at(int32 i)
 	return i == NO_PLACE ? NULL : &lines->places[i];
 }
 
-static bool
-in_line_of(const LinePlace *p, uint64 hash)
+/* The name that a place is for; its bytes stay there. */
+LeaseName
+line_resource(const LinePlace *p)
 {
-	return p->hash == hash && p->database == MyDatabaseId;
+	LeaseName	name = {p->resource, p->resource_len, p->hash};
+
+	return name;
+}
+
+static bool
+in_line_of(const LinePlace *p, const LeaseName *resource)
+{
+	LeaseName	name = line_resource(p);
+
+	return p->database == MyDatabaseId && name_equal(&name, resource);
+}
+
+static TimestampTz
+due_of(LinePlace *p)
+{
+	return (TimestampTz) pg_atomic_read_u64(&p->due);
 }
 
 static bool
 stalled(LinePlace *p, TimestampTz now)
 {
-	return p != mine && now > (TimestampTz) pg_atomic_read_u64(&p->due) + STALLED;
+	return p != mine && now > due_of(p) + STALLED;
 }
 
 /* The first in line who is not stalled; needs the bucket's lock. */
 static LinePlace *
-first_in_line(Bucket *b, uint64 hash)
+first_in_line(Bucket *b, const LeaseName *resource)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
 	for (LinePlace *p = place_at(b->head); p; p = place_at(p->next))
-		if (in_line_of(p, hash) && !stalled(p, now))
+		if (in_line_of(p, resource) && !stalled(p, now))
 			return p;
 	return NULL;
 }
 
+/* The next one after a place in its line; needs the bucket's lock. */
+static LinePlace *
+next_in_line(const LinePlace *place)
+{
+	LeaseName	resource = line_resource(place);
+	LinePlace  *p = place_at(place->next);
+
+	while (p && !in_line_of(p, &resource))
+		p = place_at(p->next);
+	return p;
+}
+
+/* How many stand before a place, stalled ones left out; needs the bucket's lock. */
+static int
+count_ahead(Bucket *b, const LinePlace *place, const LeaseName *resource)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			n = 0;
+
+	for (LinePlace *p = place_at(b->head); p && p != place; p = place_at(p->next))
+		if (in_line_of(p, resource) && !stalled(p, now))
+			n++;
+	return n;
+}
+
+/* Has somebody in line look again; needs the bucket's lock. */
+static void
+wake(LinePlace *p)
+{
+	uint64		due = pg_atomic_read_u64(&p->due);
+	TimestampTz now = GetCurrentTimestamp();
+
+	/* In a lock wait it cannot look sooner, and is not stalled because of that. */
+	if (p->asleep && (TimestampTz) due > now)
+		(void) pg_atomic_compare_exchange_u64(&p->due, &due, (uint64) now);
+	SetLatch(&GetPGProcByNumber(p - lines->places)->procLatch);
+}
+
 /*
- * Wakes the first in line unless it will look by itself before a moment.  Needs
- * the bucket's lock.
+ * Wakes the first in line unless it sleeps now and will look by itself before a
+ * moment.  Needs the bucket's lock.
  */
 static void
-wake_first(Bucket *b, uint64 hash, TimestampTz before)
+wake_first(Bucket *b, const LeaseName *resource, TimestampTz before)
 {
-	LinePlace  *p = first_in_line(b, hash);
+	LinePlace  *p = first_in_line(b, resource);
 
-	if (p == NULL || p == mine || (TimestampTz) pg_atomic_read_u64(&p->due) < before)
-		return;
-	pg_atomic_write_u64(&p->due, GetCurrentTimestamp());
-	SetLatch(&GetPGProcByNumber(p - lines->places)->procLatch);
+	if (p && p != mine &&
+		!(due_of(p) > GetCurrentTimestamp() && due_of(p) < before))
+		wake(p);
 }
 
 /*
@@ -161,18 +214,14 @@ line_ahead(const LeaseName *resource)
 {
 	SharedCtl  *ctl = shared_ctl();
 	Bucket	   *b;
-	TimestampTz now;
-	int			n = 0;
+	int			n;
 
 	if (ctl == NULL || pg_atomic_read_u32(&ctl->n_waiting) == (mine ? 1 : 0) ||
 		!shared_attach())
 		return 0;
-	b = bucket_of(resource->hash);
-	now = GetCurrentTimestamp();
+	b = bucket_of(resource);
 	LWLockAcquire(&b->lock, LW_SHARED);
-	for (LinePlace *p = place_at(b->head); p && p != mine; p = place_at(p->next))
-		if (in_line_of(p, resource->hash) && !stalled(p, now))
-			n++;
+	n = count_ahead(b, mine, resource);
 	LWLockRelease(&b->lock);
 	return n;
 }
@@ -195,7 +244,7 @@ line_join(const LeaseName *resource, const LeaseName *owner,
 	if (!shared_attach())
 		return false;
 	Assert(me >= 0 && me < MaxBackends);
-	b = bucket_of(resource->hash);
+	b = bucket_of(resource);
 	p = &lines->places[me];
 	p->database = MyDatabaseId;
 	p->role = GetUserId();
@@ -203,6 +252,7 @@ line_join(const LeaseName *resource, const LeaseName *owner,
 	p->backend_start = MyStartTimestamp;
 	p->since = since;
 	p->deadline = deadline;
+	p->asleep = false;
 	p->hash = resource->hash;
 	p->resource_len = resource->len;
 	memcpy(p->resource, resource->data, resource->len);
@@ -213,7 +263,7 @@ line_join(const LeaseName *resource, const LeaseName *owner,
 	LWLockAcquire(&b->lock, LW_EXCLUSIVE);
 	if (max_waiters >= 0)
 		for (LinePlace *other = place_at(b->head); other; other = place_at(other->next))
-			if (in_line_of(other, resource->hash))
+			if (in_line_of(other, resource))
 				n++;
 	if (max_waiters < 0 || n < max_waiters)
 	{
@@ -243,8 +293,11 @@ line_join(const LeaseName *resource, const LeaseName *owner,
 }
 
 static void
-wake_at_end(uint64 hash, bool at_abort)
+wake_at_end(const LeaseName *resource, bool at_abort)
 {
+	char	   *name = MemoryContextAlloc(TopTransactionContext, resource->len);
+
+	memcpy(name, resource->data, resource->len);
 	if (n_wakes == max_wakes)
 	{
 		max_wakes = max_wakes ? 2 * max_wakes : 16;
@@ -252,25 +305,42 @@ wake_at_end(uint64 hash, bool at_abort)
 			repalloc_huge(wakes, max_wakes * sizeof(Wake)) :
 			MemoryContextAlloc(TopTransactionContext, max_wakes * sizeof(Wake));
 	}
-	wakes[n_wakes].hash = hash;
+	wakes[n_wakes].resource = *resource;
+	wakes[n_wakes].resource.data = name;
 	wakes[n_wakes].at_abort = at_abort;
 	n_wakes++;
+}
+
+/* Wakes all who wait in the line of a place for its owner, too. */
+static void
+wake_owner(Bucket *b, const LinePlace *place)
+{
+	LeaseName	resource = line_resource(place);
+
+	for (LinePlace *p = place_at(b->head); p; p = place_at(p->next))
+		if (p != place && in_line_of(p, &resource) && p->owner_len == place->owner_len &&
+			memcmp(p->owner, place->owner, p->owner_len) == 0)
+			wake(p);
 }
 
 /*
  * Leaves the line.  If this backend was the first, the next one is woken to
  * take its turn, and whatever wake-up this one had received, unless it will look
- * before a moment anyway.
+ * before a moment anyway.  If it was not, the next one is woken if it has moved
+ * up so far that it would look too late.
  */
 static void
 leave(TimestampTz before)
 {
 	LinePlace  *p = mine;
-	Bucket	   *b = bucket_of(p->hash);
+	LeaseName	resource = line_resource(p);
+	Bucket	   *b = bucket_of(&resource);
+	LinePlace  *next;
 	bool		first;
 
 	LWLockAcquire(&b->lock, LW_EXCLUSIVE);
-	first = first_in_line(b, p->hash) == p;
+	first = first_in_line(b, &resource) == p;
+	next = next_in_line(p);
 	mine = NULL;
 	if (p->prev == NO_PLACE)
 		b->head = p->next;
@@ -282,7 +352,10 @@ leave(TimestampTz before)
 		lines->places[p->next].prev = p->prev;
 	pg_atomic_fetch_sub_u32(&shared_ctl()->n_waiting, 1);
 	if (first)
-		wake_first(b, p->hash, before);
+		wake_first(b, &resource, before);
+	else if (next && due_of(next) > line_look_around(1) &&
+			 due_of(next) > line_look_around(count_ahead(b, next, &resource)))
+		wake(next);
 	LWLockRelease(&b->lock);
 }
 
@@ -303,12 +376,20 @@ line_leave(void)
 void
 line_leave_granted(TimestampTz lasts_until)
 {
+	LeaseName	resource;
+	Bucket	   *b;
+
 	if (mine == NULL)
 		return;
+	resource = line_resource(mine);
+	b = bucket_of(&resource);
 	if (IsTransactionBlock() || IsSubTransaction())
 		lasts_until = DT_NOBEGIN;
 	if (lasts_until != DT_NOBEGIN)
-		wake_at_end(mine->hash, true);
+		wake_at_end(&resource, true);
+	LWLockAcquire(&b->lock, LW_SHARED);
+	wake_owner(b, mine);
+	LWLockRelease(&b->lock);
 	leave(lasts_until);
 }
 
@@ -332,9 +413,13 @@ line_sleep(TimestampTz until)
 	if (ms > 0 && ms < INT_MAX)
 		ms++;					/* not a moment too early */
 	line_due(until);
+	if (mine)
+		mine->asleep = true;
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 ms, shared_wait_event());
 	ResetLatch(MyLatch);
+	if (mine)
+		mine->asleep = false;
 	line_due(GetCurrentTimestamp());
 }
 
@@ -342,7 +427,7 @@ line_sleep(TimestampTz until)
 TimestampTz
 line_look_around(int ahead)
 {
-	return GetCurrentTimestamp() + LOOK_AROUND * ahead;
+	return GetCurrentTimestamp() + LOOK_AROUND * Max(ahead, 1);
 }
 
 /* Whether anybody waits for anything, as far as a glance can tell. */
@@ -356,7 +441,7 @@ line_waits(void)
 
 /* Wakes the first one in line for a name, now. */
 void
-line_wake(uint64 hash)
+line_wake(const LeaseName *resource)
 {
 	SharedCtl  *ctl = shared_ctl();
 	Bucket	   *b;
@@ -364,9 +449,9 @@ line_wake(uint64 hash)
 	pg_memory_barrier();
 	if (lines == NULL || pg_atomic_read_u32(&ctl->n_waiting) == 0)
 		return;
-	b = bucket_of(hash);
+	b = bucket_of(resource);
 	LWLockAcquire(&b->lock, LW_SHARED);
-	wake_first(b, hash, DT_NOBEGIN);
+	wake_first(b, resource, DT_NOBEGIN);
 	LWLockRelease(&b->lock);
 }
 
@@ -378,7 +463,7 @@ void
 line_wake_at_commit(const LeaseName *resource)
 {
 	if (shared_attach())
-		wake_at_end(resource->hash, false);
+		wake_at_end(resource, false);
 }
 
 /*
@@ -429,10 +514,11 @@ xact_callback(XactEvent event, void *arg)
 		return;
 	if (event == XACT_EVENT_ABORT)
 		line_leave();
-	/* At PREPARE, too: who is first must know that nobody will wake it later. */
+	/* At PREPARE both kinds: who is first must know that nobody will wake it later. */
 	for (int i = 0; i < n_wakes; i++)
-		if (wakes[i].at_abort == (event == XACT_EVENT_ABORT))
-			line_wake(wakes[i].hash);
+		if (event == XACT_EVENT_PREPARE ||
+			wakes[i].at_abort == (event == XACT_EVENT_ABORT))
+			line_wake(&wakes[i].resource);
 	wakes = NULL;
 	n_wakes = max_wakes = 0;
 }

@@ -27,7 +27,8 @@ static struct
 {
 	const char *name;
 	Oid			oid;			/* until any change of it */
-	int			level;			/* locked RowExclusive since this nesting level */
+	int			level;			/* locked RowExclusive since this nesting level, */
+	Oid			locked;			/* under this OID */
 	int			natts;			/* columns of a table */
 	Buffer		first;			/* where its first block was last */
 }			own[N_OWN_RELATIONS] =
@@ -62,10 +63,7 @@ forget_own_relations(Datum arg, Oid relid)
 {
 	for (int i = 0; i < N_OWN_RELATIONS; i++)
 		if (!OidIsValid(relid) || own[i].oid == relid)
-		{
 			own[i].oid = InvalidOid;
-			own[i].level = 0;
-		}
 }
 
 void
@@ -100,7 +98,7 @@ static bool
 own_lock(OwnRelation which, LOCKMODE mode, bool nowait)
 {
 	/* A lock that we know to hold needs no way through the lock tables. */
-	while (own[which].level == 0)
+	while (own[which].level == 0 || own[which].oid != own[which].locked)
 	{
 		Oid			oid = own[which].oid;
 		ResourceOwner owner;
@@ -114,6 +112,8 @@ own_lock(OwnRelation which, LOCKMODE mode, bool nowait)
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("relation lease_lock.%s does not exist", own[which].name),
 					 errhint("Run CREATE EXTENSION lease_lock in this database.")));
+		if (own[which].level > 0 && own[which].locked == oid)
+			break;				/* news of it, and it is the same still */
 		owner = own_by_transaction();
 		if (nowait)
 			got = ConditionalLockRelationOid(oid, mode);
@@ -128,7 +128,10 @@ own_lock(OwnRelation which, LOCKMODE mode, bool nowait)
 		if (own[which].oid == oid)
 		{
 			if (mode == RowExclusiveLock)
+			{
 				own[which].level = GetCurrentTransactionNestLevel();
+				own[which].locked = oid;
+			}
 			break;
 		}
 	}
@@ -143,6 +146,38 @@ is_own_relation(Oid relid)
 		if (own[i].oid == relid)
 			return true;
 	return false;
+}
+
+/* Which of the extension's relations this transaction has locked, by bits. */
+uint32
+own_relations_locked(void)
+{
+	uint32		locked = 0;
+
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		if (own[i].level > 0)
+			locked |= 1 << i;
+	return locked;
+}
+
+/*
+ * Lets go of the locks that were taken since own_relations_locked() gave kept:
+ * who waits for a lease must not keep an ALTER or a REINDEX waiting, and all
+ * others behind that.  Needs the nesting level of then, no relation open, and
+ * nothing written since but into place and audit, which stay locked.
+ */
+void
+own_relations_let_go(uint32 kept)
+{
+	ResourceOwner owner = own_by_transaction();
+
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		if (own[i].level > 0 && !(kept & (1 << i)) && i != REL_PLACE && i != REL_AUDIT)
+		{
+			UnlockRelationOid(own[i].locked, RowExclusiveLock);
+			own[i].level = 0;
+		}
+	CurrentResourceOwner = owner;
 }
 
 /* Waits until no other session's lock is in the way of a grant; keeps none. */
@@ -205,11 +240,11 @@ keyed_open(KeyedTable *table, OwnTable which, LOCKMODE mode, bool nowait)
 	table->heap = NULL;
 	table->recent = InvalidBuffer;
 	table->scan = NULL;
+	if (!own_lock(keyed_tables[which].heap, mode, nowait))
+		return false;
 	/* A write can have to enter a row into the other index as well. */
 	if (which == TABLE_LEASE && mode == RowExclusiveLock &&
 		!own_lock(REL_LEASE_PKEY, mode, nowait))
-		return false;
-	if (!own_lock(keyed_tables[which].heap, mode, nowait))
 		return false;
 	table->index = own_open(keyed_tables[which].index, mode, nowait);
 	if (table->index == NULL)

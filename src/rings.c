@@ -100,7 +100,7 @@ holder_waits(const LeaseRow *row)
 static bool
 follow_lease(Search *search, const LinePlace *place)
 {
-	LeaseName	resource = {place->resource, place->resource_len, place->hash};
+	LeaseName	resource = line_resource(place);
 	LeaseRead	read;
 	bool		live;
 	bool		found = false;

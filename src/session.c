@@ -26,25 +26,25 @@ static int64 my_key = 0;		/* 0: none was taken yet */
 static bool exit_registered = false;
 static bool acquired = false;	/* in this transaction */
 
-/* Hashes of the names that this session acquired with this scope. */
-typedef struct NameHash
+/* The names that this session acquired with this scope. */
+typedef struct SessionName
 {
-	uint64		hash;
+	LeaseName	name;
 	char		status;
-} NameHash;
+} SessionName;
 
-#define SH_PREFIX		namehashes
-#define SH_ELEMENT_TYPE	NameHash
-#define SH_KEY_TYPE		uint64
-#define SH_KEY			hash
-#define SH_HASH_KEY(tb, key)	((uint32) (key))
-#define SH_EQUAL(tb, a, b)		((a) == (b))
+#define SH_PREFIX		sessionnames
+#define SH_ELEMENT_TYPE	SessionName
+#define SH_KEY_TYPE		LeaseName
+#define SH_KEY			name
+#define SH_HASH_KEY(tb, key)	((uint32) (key).hash)
+#define SH_EQUAL(tb, a, b)		name_equal(&(a), &(b))
 #define SH_SCOPE		static inline
 #define SH_DECLARE
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-static namehashes_hash *names = NULL;
+static sessionnames_hash *names = NULL;
 
 /*
  * Ends the session's leases and wakes who waits for them.  Runs before the
@@ -55,16 +55,16 @@ static void
 session_exit(int code, Datum arg)
 {
 	LOCKTAG		tag;
-	namehashes_iterator i;
-	NameHash   *name;
+	sessionnames_iterator i;
+	SessionName *name;
 
 	AbortOutOfAnyTransaction();
 	set_tag(&tag, LOCK_SESSION, my_key);
 	if (compat_lock_held_by_me(&tag, ExclusiveLock))
 		(void) LockRelease(&tag, ExclusiveLock, true);
-	namehashes_start_iterate(names, &i);
-	while ((name = namehashes_iterate(names, &i)) != NULL)
-		line_wake(name->hash);
+	sessionnames_start_iterate(names, &i);
+	while ((name = sessionnames_iterate(names, &i)) != NULL)
+		line_wake(&name->name);
 }
 
 /*
@@ -91,8 +91,15 @@ session_key(const LeaseName *resource)
 				 LockAcquire(&tag, ExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL);
 	}
 	if (names == NULL)
-		names = namehashes_create(TopMemoryContext, 16, NULL);
-	(void) namehashes_insert(names, resource->hash, &found);
+		names = sessionnames_create(TopMemoryContext, 16, NULL);
+	if (sessionnames_lookup(names, *resource) == NULL)
+	{
+		LeaseName	copy = *resource;
+
+		copy.data = MemoryContextAlloc(TopMemoryContext, copy.len);
+		memcpy(unconstify(char *, copy.data), resource->data, copy.len);
+		(void) sessionnames_insert(names, copy, &found);
+	}
 	if (!exit_registered)
 	{
 		(void) shared_attach();

@@ -208,8 +208,12 @@ holder_row(HeapTuple tuple, Version version, TransactionId xid, TupleDesc desc, 
 			pid = row.pid;
 	}
 	for (int i = 0; i < scan->n_waiting; i++)
-		if (scan->waiting[i].hash == resource.hash)
+	{
+		LeaseName	waited_for = line_resource(&scan->waiting[i]);
+
+		if (name_equal(&waited_for, &resource))
 			waiters++;
+	}
 
 	out[HOLDERS_RESOURCE] = in[LEASE_RESOURCE - 1];
 	out[HOLDERS_OWNER] = in[LEASE_OWNER - 1];

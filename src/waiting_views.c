@@ -27,7 +27,7 @@ PG_FUNCTION_INFO_V1(ll_advisory_locks);
 /* What keeps the lease that a line is for. */
 typedef struct Keeper
 {
-	uint64		hash;
+	LeaseName	resource;
 	char	   *owner;			/* NULL: nobody holds it */
 	Datum		pids;			/* integer[] */
 } Keeper;
@@ -45,8 +45,8 @@ pids_array(const int *pids, int n)
 static Keeper
 find_keeper(KeyedTable *lease, const LinePlace *place)
 {
-	LeaseName	resource = {place->resource, place->resource_len, place->hash};
-	Keeper		keeper = {place->hash, NULL, (Datum) 0};
+	LeaseName	resource = line_resource(place);
+	Keeper		keeper = {resource, NULL, (Datum) 0};
 	LeaseRead	read;
 	bool		live;
 	int		   *pids = NULL;
@@ -104,6 +104,7 @@ ll_waiters(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 	{
 		const LinePlace *p = &places[i];
+		LeaseName	resource = line_resource(p);
 		Datum		values[9] = {0};
 		bool		nulls[9] = {0};
 		char	   *role = GetUserNameFromId(p->role, true);
@@ -111,9 +112,13 @@ ll_waiters(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		for (int j = 0; j < i; j++)
-			if (places[j].hash == p->hash)
+		{
+			LeaseName	other = line_resource(&places[j]);
+
+			if (name_equal(&other, &resource))
 				place++;
-		if (keeper.pids == 0 || keeper.hash != p->hash)
+		}
+		if (keeper.pids == 0 || !name_equal(&keeper.resource, &resource))
 			keeper = find_keeper(&lease, p);
 		values[0] = PointerGetDatum(cstring_to_text_with_len(p->resource, p->resource_len));
 		values[1] = PointerGetDatum(cstring_to_text_with_len(p->owner, p->owner_len));
