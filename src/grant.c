@@ -407,18 +407,22 @@ lock_for(Waiting *w, const GrantRequest *req, Verdict verdict)
 	return NoLock;
 }
 
-/* Opens the tables, waiting for others' locks on them; kept: as before the call. */
+/* Opens the tables, waiting for others' locks on them. */
 static void
-open_tables_bounded(GrantTables *t, const GrantRequest *req, Waiting *w, uint32 kept)
+open_tables_bounded(GrantTables *t, const GrantRequest *req, Waiting *w, bool lets_go)
 {
 	while (!open_tables(t, true))
 	{
-		own_relations_let_go(kept);
+		if (lets_go)
+			own_relations_let_go();
 		if (waiting_over(w))
 		{
 			count_given_up(req, w);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 w->lock_timeout ?
+					 errmsg("canceling statement due to lock timeout while waiting for the lease on resource \"%s\"",
+							name_cstring(&req->resource)) :
 					 errmsg("could not acquire the lease on resource \"%s\" within %s",
 							name_cstring(&req->resource), usecs_text(w->deadline - w->start)),
 					 errdetail("A relation of lease_lock is locked by another session."),
@@ -438,7 +442,9 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 {
 	GrantTables t;
 	Waiting		w;
-	uint32		kept = own_relations_locked();
+	bool		lets_go = !own_relations_locked();
+	MemoryContext context = CurrentMemoryContext;
+	MemoryContext looks = NULL;
 	bool		joined = false;
 	bool		in_line = false;
 	int			tries = 0;
@@ -449,7 +455,7 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 	PreventCommandIfReadOnly("acquire()");
 	PreventCommandIfParallelMode("acquire()");
 	waiting_begin(&w, wait_usecs);
-	open_tables_bounded(&t, req, &w, kept);
+	open_tables_bounded(&t, req, &w, lets_go);
 	while (token == 0)
 	{
 		Attempt		attempt = {0};
@@ -518,13 +524,19 @@ lease_grant(const GrantRequest *req, int64 wait_usecs)
 		if (plan.what != WAIT_NOT)
 		{
 			close_tables(&t);
-			own_relations_let_go(kept);
+			if (lets_go)
+				own_relations_let_go();
+			if (looks == NULL)
+				looks = AllocSetContextCreate(context, "lease_lock looks", ALLOCSET_SMALL_SIZES);
+			MemoryContextReset(looks);
 			wait_as_planned(&w, &plan, in_line);
-			open_tables_bounded(&t, req, &w, kept);
+			MemoryContextSwitchTo(looks);
+			open_tables_bounded(&t, req, &w, lets_go);
 		}
 	}
 	line_leave_granted(lasts_until);
 	close_tables(&t);
+	MemoryContextSwitchTo(context);
 
 	if (w.waited && IsolationUsesXactSnapshot())
 		ereport(WARNING,

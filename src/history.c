@@ -31,6 +31,10 @@ PG_FUNCTION_INFO_V1(ll_prune_history);
 bool
 history_open(History *history, bool nowait)
 {
+	List	   *indexes = NIL;
+	ListCell   *cell;
+	int			n_locked = 0;
+
 	history->rel = NULL;
 	if (!keep_history)
 		return true;
@@ -38,23 +42,25 @@ history_open(History *history, bool nowait)
 	if (history->rel == NULL)
 		return false;
 	if (nowait)
+		indexes = RelationGetIndexList(history->rel);
+	foreach(cell, indexes)
+		if (ConditionalLockRelationOid(lfirst_oid(cell), RowExclusiveLock))
+			n_locked++;
+		else
+			break;
+	if (n_locked == list_length(indexes))
+		history->indexes = CatalogOpenIndexes(history->rel);
+	else
 	{
-		List	   *indexes = RelationGetIndexList(history->rel);
-		ListCell   *cell;
-		bool		got = true;
-
-		foreach(cell, indexes)
-			got = got && ConditionalLockRelationOid(lfirst_oid(cell), RowExclusiveLock);
-		list_free(indexes);
-		if (!got)
-		{
-			relation_close(history->rel, NoLock);
-			history->rel = NULL;
-			return false;
-		}
+		relation_close(history->rel, NoLock);
+		history->rel = NULL;
 	}
-	history->indexes = CatalogOpenIndexes(history->rel);
-	return true;
+	/* Open, they have locks of their own. */
+	foreach(cell, indexes)
+		if (n_locked-- > 0)
+			UnlockRelationOid(lfirst_oid(cell), RowExclusiveLock);
+	list_free(indexes);
+	return history->rel != NULL;
 }
 
 void

@@ -154,8 +154,9 @@ typedef struct KeyedTable
 extern void relations_init(void);
 extern Relation own_open(OwnRelation which, LOCKMODE mode, bool nowait);
 extern bool is_own_relation(Oid relid);
-extern uint32 own_relations_locked(void);
-extern void own_relations_let_go(uint32 kept);
+extern bool own_relations_locked(void);
+extern void own_relations_let_go(void);
+extern void own_close_read(Relation rel);
 extern void own_relations_wait(void);
 extern void own_relations_at_end(void);
 extern void own_relations_at_subend(int level, bool commit);
@@ -498,6 +499,7 @@ extern void stats_clear(void);
 /* ------------------------------------------------------------- session.c */
 extern void session_init(void);
 extern int64 session_key(const LeaseName *resource);
+extern void session_forget(const LeaseName *resource);
 extern bool session_alive(int64 key);
 
 /* ------------------------------------------------------------ backends.c */

@@ -44,6 +44,7 @@
 #define NO_PLACE		(-1)
 #define STALLED			USECS_PER_SEC
 #define LOOK_AROUND		(2 * USECS_PER_SEC) /* times the waiters ahead */
+#define FRONT			16		/* of a line, where who moves up is told */
 
 typedef struct Bucket
 {
@@ -152,31 +153,6 @@ first_in_line(Bucket *b, const LeaseName *resource)
 	return NULL;
 }
 
-/* The next one after a place in its line; needs the bucket's lock. */
-static LinePlace *
-next_in_line(const LinePlace *place)
-{
-	LeaseName	resource = line_resource(place);
-	LinePlace  *p = place_at(place->next);
-
-	while (p && !in_line_of(p, &resource))
-		p = place_at(p->next);
-	return p;
-}
-
-/* How many stand before a place, stalled ones left out; needs the bucket's lock. */
-static int
-count_ahead(Bucket *b, const LinePlace *place, const LeaseName *resource)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	int			n = 0;
-
-	for (LinePlace *p = place_at(b->head); p && p != place; p = place_at(p->next))
-		if (in_line_of(p, resource) && !stalled(p, now))
-			n++;
-	return n;
-}
-
 /* Has somebody in line look again; needs the bucket's lock. */
 static void
 wake(LinePlace *p)
@@ -214,14 +190,18 @@ line_ahead(const LeaseName *resource)
 {
 	SharedCtl  *ctl = shared_ctl();
 	Bucket	   *b;
-	int			n;
+	TimestampTz now;
+	int			n = 0;
 
 	if (ctl == NULL || pg_atomic_read_u32(&ctl->n_waiting) == (mine ? 1 : 0) ||
 		!shared_attach())
 		return 0;
 	b = bucket_of(resource);
+	now = GetCurrentTimestamp();
 	LWLockAcquire(&b->lock, LW_SHARED);
-	n = count_ahead(b, mine, resource);
+	for (LinePlace *p = place_at(b->head); p && p != mine; p = place_at(p->next))
+		if (in_line_of(p, resource) && !stalled(p, now))
+			n++;
 	LWLockRelease(&b->lock);
 	return n;
 }
@@ -324,10 +304,32 @@ wake_owner(Bucket *b, const LinePlace *place)
 }
 
 /*
+ * Wakes those in front who have moved up since they looked, so that they would
+ * look around much later than their place asks for.  Needs the bucket's lock.
+ */
+static void
+wake_moved_up(Bucket *b, const LeaseName *resource)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			ahead = 0;
+	int			seen = 0;
+
+	for (LinePlace *p = place_at(b->head); p && seen < FRONT; p = place_at(p->next))
+	{
+		if (!in_line_of(p, resource))
+			continue;
+		if (due_of(p) > now + 2 * LOOK_AROUND * Max(ahead, 1))
+			wake(p);
+		if (!stalled(p, now))
+			ahead++;
+		seen++;
+	}
+}
+
+/*
  * Leaves the line.  If this backend was the first, the next one is woken to
  * take its turn, and whatever wake-up this one had received, unless it will look
- * before a moment anyway.  If it was not, the next one is woken if it has moved
- * up so far that it would look too late.
+ * before a moment anyway.
  */
 static void
 leave(TimestampTz before)
@@ -335,12 +337,10 @@ leave(TimestampTz before)
 	LinePlace  *p = mine;
 	LeaseName	resource = line_resource(p);
 	Bucket	   *b = bucket_of(&resource);
-	LinePlace  *next;
 	bool		first;
 
 	LWLockAcquire(&b->lock, LW_EXCLUSIVE);
 	first = first_in_line(b, &resource) == p;
-	next = next_in_line(p);
 	mine = NULL;
 	if (p->prev == NO_PLACE)
 		b->head = p->next;
@@ -353,9 +353,7 @@ leave(TimestampTz before)
 	pg_atomic_fetch_sub_u32(&shared_ctl()->n_waiting, 1);
 	if (first)
 		wake_first(b, &resource, before);
-	else if (next && due_of(next) > line_look_around(1) &&
-			 due_of(next) > line_look_around(count_ahead(b, next, &resource)))
-		wake(next);
+	wake_moved_up(b, &resource);
 	LWLockRelease(&b->lock);
 }
 
@@ -427,7 +425,7 @@ line_sleep(TimestampTz until)
 TimestampTz
 line_look_around(int ahead)
 {
-	return GetCurrentTimestamp() + LOOK_AROUND * Max(ahead, 1);
+	return GetCurrentTimestamp() + LOOK_AROUND * ahead;
 }
 
 /* Whether anybody waits for anything, as far as a glance can tell. */

@@ -148,35 +148,66 @@ is_own_relation(Oid relid)
 	return false;
 }
 
-/* Which of the extension's relations this transaction has locked, by bits. */
-uint32
+/* Whether an earlier call in this transaction has locked any of our relations. */
+bool
 own_relations_locked(void)
 {
-	uint32		locked = 0;
-
 	for (int i = 0; i < N_OWN_RELATIONS; i++)
 		if (own[i].level > 0)
-			locked |= 1 << i;
-	return locked;
+			return true;
+	return false;
+}
+
+/* Whether SQL has locked one of our relations, or a call of ours by a read. */
+static bool
+read_by_others(Oid oid)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, oid);
+	for (LOCKMODE mode = AccessShareLock; mode <= AccessExclusiveLock; mode++)
+		if (mode != RowExclusiveLock && compat_lock_held_by_me(&tag, mode))
+			return true;
+	return false;
 }
 
 /*
- * Lets go of the locks that were taken since own_relations_locked() gave kept:
- * who waits for a lease must not keep an ALTER or a REINDEX waiting, and all
- * others behind that.  Needs the nesting level of then, no relation open, and
- * nothing written since but into place and audit, which stay locked.
+ * Lets go of the locks of a call that waits for a lease: it must not keep an
+ * ALTER or a REINDEX waiting, and all others behind that.  All of them or none,
+ * since who keeps one lock and comes back for another deadlocks with such a
+ * command; and none once place or audit were written.  Needs own_relations_locked()
+ * false when the call began, its nesting level, and no relation open.
  */
 void
-own_relations_let_go(uint32 kept)
+own_relations_let_go(void)
 {
-	ResourceOwner owner = own_by_transaction();
+	ResourceOwner owner;
 
+	if (own[REL_PLACE].level > 0 || own[REL_AUDIT].level > 0)
+		return;
 	for (int i = 0; i < N_OWN_RELATIONS; i++)
-		if (own[i].level > 0 && !(kept & (1 << i)) && i != REL_PLACE && i != REL_AUDIT)
+		if (OidIsValid(own[i].locked) && read_by_others(own[i].locked))
+			return;
+	owner = own_by_transaction();
+	for (int i = 0; i < N_OWN_RELATIONS; i++)
+		if (own[i].level > 0)
 		{
 			UnlockRelationOid(own[i].locked, RowExclusiveLock);
 			own[i].level = 0;
 		}
+	CurrentResourceOwner = owner;
+}
+
+/* Closes what own_open() opened in AccessShare mode, and lets go of it. */
+void
+own_close_read(Relation rel)
+{
+	Oid			oid = RelationGetRelid(rel);
+	ResourceOwner owner;
+
+	relation_close(rel, NoLock);
+	owner = own_by_transaction();
+	UnlockRelationOid(oid, AccessShareLock);
 	CurrentResourceOwner = owner;
 }
 

@@ -125,6 +125,8 @@ change_lease(const LeaseName *resource, int64 token, MakeChange make, int64 arg,
 				{
 					event->timed = STATS_HOLD;
 					event->hold = Max(now - read.row.acquired_at, 0);
+					if (read.row.session != 0)
+						session_forget(resource);
 					history_write(&history, &read.row, RelationGetDescr(lease.heap), now, "released");
 				}
 				else

@@ -128,7 +128,7 @@ read_rules(bool nowait)
 	MemoryContextSwitchTo(old);
 	if (before == invalidations)
 		rules_relid = RelationGetRelid(rel);
-	relation_close(rel, NoLock);
+	own_close_read(rel);
 	return true;
 }
 

@@ -111,6 +111,23 @@ session_key(const LeaseName *resource)
 }
 
 /*
+ * A lease on a name was released: the session's end need not wake anybody for it.
+ * Should the release be rolled back, the first in line finds out by itself.
+ */
+void
+session_forget(const LeaseName *resource)
+{
+	SessionName *known = names ? sessionnames_lookup(names, *resource) : NULL;
+	const char *data;
+
+	if (known == NULL)
+		return;
+	data = known->name.data;
+	(void) sessionnames_delete(names, *resource);
+	pfree(unconstify(char *, data));
+}
+
+/*
  * Whether the session with a key is alive and has not given its leases up.  On
  * a standby, where nobody can tell, it counts as alive.
  */

@@ -213,8 +213,10 @@ void
 wait_for_relations(Waiting *w)
 {
 	LockWait	wait = {.what = WAIT_RELATIONS};
+	int			naps = w->naps;
 
 	(void) wait_slice(w, &wait, slice_length());
+	w->naps = naps;				/* it may have had nothing to wait for */
 }
 
 /*

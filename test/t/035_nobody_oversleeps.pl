@@ -597,6 +597,121 @@ sub guard_holder_in_line
 	return;
 }
 
+#
+# Those ahead leave one after the other, from the front: whoever is left has
+# moved up as well, though not to the first place.
+#
+sub front_leaves
+{
+	my ($holder, $name) = @_;
+	my $token = $holder->query_ok("SELECT lease_lock.acquire('$name', 'holder', ttl => '1 h')");
+	my @crowd = join_crowd($name, 0);
+	my $last = waiter($name, 'last');
+
+	ok(in_line($name, $crowd + 1), "$name: a crowd, and a last one");
+	sleep 0.2;
+	my @pids = split /\n/, $dba->query_ok("SELECT pid FROM lease_lock.waiters WHERE resource = '$name' ORDER BY place LIMIT $crowd - 1");
+	foreach my $i (0 .. $#pids)
+	{
+		$dba->query_ok("SELECT pg_cancel_backend($pids[$i])");
+		in_line($name, $crowd - $i);
+	}
+	ok(in_line($name, 2), "$name: they leave but for one");
+	my ($left) = split /\n/, $dba->query_ok("SELECT pid FROM lease_lock.waiters WHERE resource = '$name' ORDER BY place");
+	return ($token, $left, $last, @crowd);
+}
+
+sub front_leaves_to_a_stopped_one
+{
+	my $holder = LeaseTest::Session->new($node);
+	my ($token, $left, $last, @crowd) = front_leaves($holder, 'front');
+
+	signal_backend('STOP', $left);
+	my $start = time;
+	$holder->query_ok("SELECT lease_lock.release('front', $token)");
+	has_it_soon($last, $start, 'front: that one is stopped, and the last one has the lease soon');
+	signal_backend('CONT', $left);
+	end_waiters('postgres', $last, @crowd);
+	$holder->quit;
+	return;
+}
+
+sub front_leaves_and_the_rest_is_told
+{
+	my $holder = LeaseTest::Session->new($node);
+	my ($token, $left, $last, @crowd) = front_leaves($holder, 'granted front');
+
+	$holder->query_ok("SELECT lease_lock.release('granted front', $token)");
+	ok(in_line('granted front', 1), 'granted front: that one is granted');
+	my $start = time;
+	$dba->query_ok(q(UPDATE lease_lock.lease SET expire_at = clock_timestamp() WHERE resource = 'granted front'));
+	has_it_soon($last, $start, 'granted front: its lease is ended by hand, and the last one has it soon');
+	end_waiters('postgres', $last, @crowd);
+	$holder->quit;
+	return;
+}
+
+#
+# Who has read our tables in the same transaction keeps a lock on them.  Then it
+# keeps them all while it waits: one that came back for the rest would deadlock.
+#
+sub reader_beside_reindex
+{
+	my $holder = database('being_read');
+	my $reindex = LeaseTest::Session->new($node, dbname => 'being_read');
+
+	$holder->query_ok(q(SELECT lease_lock.acquire('read', 'holder', ttl => '1 h')));
+	my $waiter = waiter('read', 'reader', dbname => 'being_read', args => q(wait => '4 s'),
+		before => [ 'BEGIN', 'SELECT count(*) FROM lease_lock.holders' ], after => ['COMMIT']);
+	ok(in_line('read', 1, $holder), 'reader: it waits');
+	my $start = time;
+	$reindex->send('REINDEX TABLE lease_lock.lease');
+	done_soon($reindex, $start, 'reader: a REINDEX goes on when it has given up, without a deadlock');
+	ok(in_time(sub { ended($waiter) }), 'reader: which it has');
+	like($waiter->{err}, qr/^ERROR:  55P03:/m, 'reader: because its time was up');
+	end_waiters('being_read', $waiter);
+	$_->quit foreach ($reindex, $holder);
+	return;
+}
+
+#
+# Otherwise it keeps none: neither those of the history nor that of the rights,
+# which the first call of a session reads.
+#
+sub nothing_is_locked
+{
+	my $holder = database('free');
+	my $alone = LeaseTest::Session->new($node, dbname => 'free');
+	my $token = $holder->query_ok(q(SELECT lease_lock.acquire('free', 'holder', ttl => '1 h')));
+	my $waiter = waiter('free', 'waiter', dbname => 'free', options => '-c lease_lock.history=on');
+
+	ok(in_line('free', 1, $holder), 'free: one waits');
+	ok(in_time(sub { $alone->query_ok(q(SELECT count(*) FROM pg_locks l JOIN lease_lock.waiters w USING (pid)
+			JOIN pg_class c ON c.oid = l.relation WHERE c.relnamespace = 'lease_lock'::regnamespace)) eq '0' }), 'free: and keeps nothing locked');
+	foreach my $table ('history', 'permission', 'lease')
+	{
+		my $start = time;
+		$alone->send("VACUUM FULL lease_lock.$table");
+		done_soon($alone, $start, "free: $table can be rewritten");
+	}
+	ok(!ended($waiter), 'free: it waits on');
+	my $start = time;
+	$holder->query_ok("SELECT lease_lock.release('free', $token)");
+	cmp_ok(has_it_soon($waiter, $start, 'free: until the release'), '>', $token, 'free: with a larger token');
+
+	# The extension goes while somebody waits.
+	$waiter = waiter('free', 'another', dbname => 'free');
+	ok(in_line('free', 1, $holder), 'free: another one waits');
+	$start = time;
+	$alone->send('DROP EXTENSION lease_lock');
+	done_soon($alone, $start, 'free: the extension can be dropped');
+	ok(in_time(sub { ended($waiter) }), 'free: which ends the wait');
+	like($waiter->{err}, qr/^ERROR:  55000:/m, 'free: with an error that tells');
+	end_waiters('free', $waiter);
+	$_->quit foreach ($alone, $holder);
+	return;
+}
+
 same_owner_twice();
 stopped_head();
 changed_by_hand();
@@ -607,6 +722,10 @@ reindex_behind_a_writer();
 order_of_arrival();
 table_to_himself();
 guard_holder_in_line();
+front_leaves_to_a_stopped_one();
+front_leaves_and_the_rest_is_told();
+reader_beside_reindex();
+nothing_is_locked();
 
 $dba->quit;
 $node->stop;
