@@ -89,6 +89,15 @@ own_relations_at_subend(int level, bool commit)
 			own[i].level = commit ? level - 1 : 0;
 }
 
+/* An OID known from before, or looked up; invalid: no such relation. */
+static Oid
+own_oid(OwnRelation which)
+{
+	if (!OidIsValid(own[which].oid))
+		own[which].oid = get_relname_relid(own[which].name, get_namespace_oid("lease_lock", true));
+	return own[which].oid;
+}
+
 /*
  * Locks one of the extension's relations to the end of the transaction.
  * Returns false only with nowait, when somebody's lock is in the way.  Raises
@@ -100,13 +109,10 @@ own_lock(OwnRelation which, LOCKMODE mode, bool nowait)
 	/* A lock that we know to hold needs no way through the lock tables. */
 	while (own[which].level == 0 || own[which].oid != own[which].locked)
 	{
-		Oid			oid = own[which].oid;
+		Oid			oid = own_oid(which);
 		ResourceOwner owner;
 		bool		got = true;
 
-		if (!OidIsValid(oid))
-			oid = own[which].oid =
-				get_relname_relid(own[which].name, get_namespace_oid("lease_lock", true));
 		if (!OidIsValid(oid))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -158,9 +164,9 @@ own_relations_locked(void)
 	return false;
 }
 
-/* Whether SQL has locked one of our relations, or a call of ours by a read. */
+/* Whether SQL has locked one of our relations, or a call of ours that only read. */
 static bool
-read_by_others(Oid oid)
+locked_otherwise(Oid oid)
 {
 	LOCKTAG		tag;
 
@@ -186,7 +192,7 @@ own_relations_let_go(void)
 	if (own[REL_PLACE].level > 0 || own[REL_AUDIT].level > 0)
 		return;
 	for (int i = 0; i < N_OWN_RELATIONS; i++)
-		if (OidIsValid(own[i].locked) && read_by_others(own[i].locked))
+		if (locked_otherwise(own_oid(i)))
 			return;
 	owner = own_by_transaction();
 	for (int i = 0; i < N_OWN_RELATIONS; i++)
@@ -219,7 +225,8 @@ own_relations_wait(void)
 	{
 		Oid			oid = own[i].oid;
 
-		if (i == REL_AUDIT || i == REL_RIGHT || !OidIsValid(oid))
+		if (i == REL_AUDIT || i == REL_PLACE || i == REL_RIGHT ||
+			(i == REL_HISTORY && !keep_history) || !OidIsValid(oid))
 			continue;
 		LockRelationOid(oid, RowExclusiveLock);
 		UnlockRelationOid(oid, RowExclusiveLock);

@@ -658,19 +658,25 @@ sub front_leaves_and_the_rest_is_told
 sub reader_beside_reindex
 {
 	my $holder = database('being_read');
-	my $reindex = LeaseTest::Session->new($node, dbname => 'being_read');
+	my $other = LeaseTest::Session->new($node, dbname => 'being_read');
+	my %command = (
+		holders => 'REINDEX TABLE lease_lock.lease',
+		history => 'BEGIN; LOCK TABLE lease_lock.lease; LOCK TABLE lease_lock.history; COMMIT');
 
 	$holder->query_ok(q(SELECT lease_lock.acquire('read', 'holder', ttl => '1 h')));
-	my $waiter = waiter('read', 'reader', dbname => 'being_read', args => q(wait => '4 s'),
-		before => [ 'BEGIN', 'SELECT count(*) FROM lease_lock.holders' ], after => ['COMMIT']);
-	ok(in_line('read', 1, $holder), 'reader: it waits');
-	my $start = time;
-	$reindex->send('REINDEX TABLE lease_lock.lease');
-	done_soon($reindex, $start, 'reader: a REINDEX goes on when it has given up, without a deadlock');
-	ok(in_time(sub { ended($waiter) }), 'reader: which it has');
-	like($waiter->{err}, qr/^ERROR:  55P03:/m, 'reader: because its time was up');
-	end_waiters('being_read', $waiter);
-	$_->quit foreach ($reindex, $holder);
+	foreach my $read (sort keys %command)
+	{
+		my $waiter = waiter('read', 'reader', dbname => 'being_read', args => q(wait => '4 s'),
+			before => [ 'BEGIN', "SELECT count(*) FROM lease_lock.$read" ], after => ['COMMIT']);
+		ok(in_line('read', 1, $holder), "reader of $read: it waits");
+		my $start = time;
+		$other->send($command{$read});
+		done_soon($other, $start, "reader of $read: who needs the tables goes on when it has given up, without a deadlock");
+		ok(in_time(sub { ended($waiter) }), "reader of $read: which it has");
+		like($waiter->{err}, qr/^ERROR:  55P03:/m, "reader of $read: because its time was up");
+		end_waiters('being_read', $waiter);
+	}
+	$_->quit foreach ($other, $holder);
 	return;
 }
 
