@@ -10,7 +10,6 @@ use warnings;
 use FindBin;
 use lib $FindBin::Bin;
 
-use IPC::Run ();
 use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -62,42 +61,11 @@ sub wait_until_waiting
 #
 # A transaction pooler with two server connections.
 #
-my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH} // ''), '/usr/sbin', '/usr/local/sbin';
 SKIP:
 {
-	skip 'there is no pgbouncer', 1 unless $pgbouncer;
+	skip 'there is no pgbouncer', 1 unless LeaseTest::Pool->program;
 
-	# A folder with a short name, for the socket.
-	my $folder = PostgreSQL::Test::Utils::tempdir_short();
-	my $port = PostgreSQL::Test::Cluster::get_free_port();
-	my $user = $dba->query_ok('SELECT current_user');
-
-	append_to_file("$folder/pgbouncer.ini", join("\n",
-		'[databases]',
-		'postgres = host=' . $node->host . ' port=' . $node->port . " dbname=postgres user=$user",
-		'[pgbouncer]',
-		'listen_addr =',
-		"listen_port = $port",
-		"unix_socket_dir = $folder",
-		"logfile = $folder/pgbouncer.log",
-		"pidfile = $folder/pgbouncer.pid",
-		'auth_type = any',
-		'pool_mode = transaction',
-		'default_pool_size = 2',
-		'server_idle_timeout = 0',
-		'server_lifetime = 86400',
-		'query_wait_timeout = 60',
-		''));
-	my $log = '';
-	my $pooler = IPC::Run::start([ $pgbouncer, '-q', "$folder/pgbouncer.ini" ], '<', \undef, '>', \$log, '2>&1');
-	my $pool = bless { connstr => "host=$folder port=$port dbname=postgres user=$user" }, 'LeaseTest::Pool';
-	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
-	until (-S "$folder/.s.PGSQL.$port" || time > $end)
-	{
-		$pooler->pump_nb;
-		sleep 0.05;
-	}
-
+	my $pool = LeaseTest::Pool->start($node, $dba->query_ok('SELECT current_user'));
 	my @pin = map { LeaseTest::Session->new($pool) } 1 .. 2;
 	my @client = map { LeaseTest::Session->new($pool) } 1 .. 2;
 	my @server = map { $_->query_ok('BEGIN; SELECT pg_backend_pid()') } @pin;
@@ -197,9 +165,7 @@ FROM lease_lock.advisory_locks l JOIN pg_stat_activity a USING (pid) WHERE name 
 	ok(wait_true($dba, "SELECT state = 'expired' FROM lease_lock.token_status('of the connection', $session)"), 'pooled: the connection ends, and the lease with it');
 
 	$_->quit foreach (@pin, @client);
-	$pooler->signal('TERM');
-	eval { $pooler->finish; };
-	diag($log) if $log =~ /FATAL/;
+	$pool->stop;
 }
 
 #

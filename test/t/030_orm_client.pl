@@ -22,11 +22,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH} // ''), '/usr/sbin', '/usr/local/sbin';
 my ($python) = grep { -x && IPC::Run::run([ $_, '-c', 'import sqlalchemy, psycopg2' ], '>', \my $out, '2>', \my $err) }
 	map { "$_/python3" } split(/:/, $ENV{PATH} // ''), '/usr/bin';
 
-plan skip_all => 'there is no pgbouncer' unless $pgbouncer;
+plan skip_all => 'there is no pgbouncer' unless LeaseTest::Pool->program;
 plan skip_all => 'there is no SQLAlchemy with psycopg2' unless $python;
 
 my $node = lease_server('main');
@@ -47,27 +46,7 @@ my $contents = q(SELECT 'document', id, token, body FROM document UNION ALL SELE
 # The pooler, with two server connections, and two sessions that can keep one of
 # them busy.
 #
-my $folder = PostgreSQL::Test::Utils::tempdir_short();
-my $port = PostgreSQL::Test::Cluster::get_free_port();
-append_to_file("$folder/pgbouncer.ini", join("\n",
-	'[databases]',
-	'postgres = host=' . $node->host . ' port=' . $node->port . ' dbname=postgres user=app',
-	'[pgbouncer]',
-	'listen_addr =',
-	"listen_port = $port",
-	"unix_socket_dir = $folder",
-	"logfile = $folder/pgbouncer.log",
-	"pidfile = $folder/pgbouncer.pid",
-	'auth_type = any',
-	'pool_mode = transaction',
-	'default_pool_size = 2',
-	'server_idle_timeout = 0',
-	'server_lifetime = 86400',
-	'query_wait_timeout = 60',
-	''));
-my $log = '';
-my $pooler = IPC::Run::start([ $pgbouncer, '-q', "$folder/pgbouncer.ini" ], '<', \undef, '>', \$log, '2>&1');
-my $pool = bless { connstr => "host=$folder port=$port dbname=postgres user=app" }, 'LeaseTest::Pool';
+my $pool = LeaseTest::Pool->start($node, 'app');
 my %worker;
 
 # Whatever happens, nothing that was started here is left.
@@ -75,7 +54,7 @@ END
 {
 	my $status = $?;
 
-	foreach my $process (grep { defined } $pooler, map { $_->{run} } values %worker)
+	foreach my $process (grep { defined } $pool->{run}, map { $_->{run} } values %worker)
 	{
 		eval { $process->signal('CONT'); };
 		eval { $process->kill_kill(grace => 2); };
@@ -83,12 +62,6 @@ END
 	$? = $status;
 }
 
-my $end = time + $PostgreSQL::Test::Utils::timeout_default;
-until (-S "$folder/.s.PGSQL.$port" || time > $end)
-{
-	$pooler->pump_nb;
-	sleep 0.05;
-}
 my @pin = map { LeaseTest::Session->new($pool) } 1 .. 2;
 my @server = map { $_->query_ok('BEGIN; SELECT pg_backend_pid()') } @pin;
 $_->query_ok('COMMIT') foreach @pin;
@@ -98,7 +71,7 @@ foreach my $name (qw(A B))
 {
 	my $w = $worker{$name} = { in => '', out => '', err => '' };
 
-	$w->{run} = IPC::Run::start([ $python, "$FindBin::Bin/orm_client.py", "host=$folder port=$port dbname=postgres user=app application_name=worker_$name" ],
+	$w->{run} = IPC::Run::start([ $python, "$FindBin::Bin/orm_client.py", $pool->connstr . " application_name=worker_$name" ],
 		'<', \$w->{in}, '>', \$w->{out}, '2>', \$w->{err});
 }
 
@@ -271,9 +244,7 @@ foreach my $name (qw(A B))
 	delete $worker{$name};
 }
 $_->quit foreach @pin;
-$pooler->signal('TERM');
-eval { $pooler->finish; };
-diag($log) if $log =~ /FATAL/;
+$pool->stop;
 $dba->quit;
 $node->stop;
 done_testing();

@@ -73,10 +73,69 @@ sub refused_with
 	return;
 }
 
-# What a session can be made to connect to beside a server: a pooler.
+# What a session can be made to connect to beside a server: a transaction pooler
+# with two server connections.
 package LeaseTest::Pool;
 
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time sleep);
+
+# The program; undef where there is none.
+sub program
+{
+	my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH} // ''), '/usr/sbin', '/usr/local/sbin';
+
+	return $pgbouncer;
+}
+
+# LeaseTest::Pool->start(NODE, USER): one to a server's database "postgres".
+sub start
+{
+	my ($class, $node, $user) = @_;
+	# With a short name, for the socket.
+	my $folder = PostgreSQL::Test::Utils::tempdir_short();
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	my $self = bless { connstr => "host=$folder port=$port dbname=postgres user=$user", log => '' }, $class;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	append_to_file("$folder/pgbouncer.ini", join("\n",
+		'[databases]',
+		'postgres = host=' . $node->host . ' port=' . $node->port . " dbname=postgres user=$user",
+		'[pgbouncer]',
+		'listen_addr =',
+		"listen_port = $port",
+		"unix_socket_dir = $folder",
+		"logfile = $folder/pgbouncer.log",
+		"pidfile = $folder/pgbouncer.pid",
+		'auth_type = any',
+		'pool_mode = transaction',
+		'default_pool_size = 2',
+		'server_idle_timeout = 0',
+		'server_lifetime = 86400',
+		'query_wait_timeout = 60',
+		''));
+	$self->{run} = IPC::Run::start([ program(), '-q', "$folder/pgbouncer.ini" ], '<', \undef, '>', \$self->{log}, '2>&1');
+	until (-S "$folder/.s.PGSQL.$port" || time > $end)
+	{
+		$self->{run}->pump_nb;
+		sleep 0.05;
+	}
+	return $self;
+}
+
 sub connstr { return $_[0]{connstr}; }
+
+sub stop
+{
+	my ($self) = @_;
+
+	$self->{run}->signal('TERM');
+	eval { $self->{run}->finish; };
+	diag($self->{log}) if $self->{log} =~ /FATAL/;
+	return;
+}
 
 package LeaseTest::Session;
 
