@@ -15,6 +15,9 @@
  * - A free lease is not granted over the heads of those who wait in line for it
  *	 (line.c).  A live one goes to its own owner past any line.
  *
+ * A call that waits closes the tables and lets go of its locks on them meanwhile,
+ * if it can (relations.c).
+ *
  * After the call the uncommitted row is the lock; R is dropped, so that a
  * transaction can hold any number of leases.
  */

@@ -327,12 +327,12 @@ wake_moved_up(Bucket *b, const LeaseName *resource)
 }
 
 /*
- * Leaves the line.  If this backend was the first, the next one is woken to
- * take its turn, and whatever wake-up this one had received, unless it will look
- * before a moment anyway.
+ * Leaves the line, with or without a lease.  If this backend was the first, the
+ * next one is woken to take its turn, and whatever wake-up this one had received,
+ * unless it will look before a moment anyway.
  */
 static void
-leave(TimestampTz before)
+leave(bool granted, TimestampTz before)
 {
 	LinePlace  *p = mine;
 	LeaseName	resource = line_resource(p);
@@ -341,6 +341,8 @@ leave(TimestampTz before)
 
 	LWLockAcquire(&b->lock, LW_EXCLUSIVE);
 	first = first_in_line(b, &resource) == p;
+	if (granted)
+		wake_owner(b, p);
 	mine = NULL;
 	if (p->prev == NO_PLACE)
 		b->head = p->next;
@@ -362,7 +364,7 @@ void
 line_leave(void)
 {
 	if (mine)
-		leave(DT_NOBEGIN);
+		leave(false, DT_NOBEGIN);
 }
 
 /*
@@ -375,20 +377,15 @@ void
 line_leave_granted(TimestampTz lasts_until)
 {
 	LeaseName	resource;
-	Bucket	   *b;
 
 	if (mine == NULL)
 		return;
 	resource = line_resource(mine);
-	b = bucket_of(&resource);
 	if (IsTransactionBlock() || IsSubTransaction())
 		lasts_until = DT_NOBEGIN;
 	if (lasts_until != DT_NOBEGIN)
 		wake_at_end(&resource, true);
-	LWLockAcquire(&b->lock, LW_SHARED);
-	wake_owner(b, mine);
-	LWLockRelease(&b->lock);
-	leave(lasts_until);
+	leave(true, lasts_until);
 }
 
 /* Says until when this backend will not look again, if it stands in line. */

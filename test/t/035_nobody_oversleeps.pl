@@ -705,6 +705,21 @@ sub nothing_is_locked
 	$holder->query_ok("SELECT lease_lock.release('free', $token)");
 	cmp_ok(has_it_soon($waiter, $start, 'free: until the release'), '>', $token, 'free: with a larger token');
 
+	# Who finds a table locked waits within its own limits.
+	$alone->query_ok('BEGIN; LOCK TABLE lease_lock.lease');
+	my %limit = ('wait' => [ q(wait => '0.3 s'), '', qr/could not acquire the lease on resource "free" within 300 ms/ ],
+		'lock_timeout' => [ q(wait => '1 h'), '-c lock_timeout=300ms', qr/canceling statement due to lock timeout while waiting for the lease on resource "free"/ ]);
+	foreach my $limit (sort keys %limit)
+	{
+		my ($args, $options, $message) = @{ $limit{$limit} };
+
+		$waiter = waiter('free', 'limited', dbname => 'free', args => $args, options => $options);
+		ok(in_time(sub { ended($waiter) }), "free: a locked table, $limit: it is kept");
+		like($waiter->{err}, qr/^ERROR:  55P03: $message/m, "free: a locked table, $limit: and said");
+		end_waiters('free', $waiter);
+	}
+	$alone->query_ok('ROLLBACK');
+
 	# The extension goes while somebody waits.
 	$waiter = waiter('free', 'another', dbname => 'free');
 	ok(in_line('free', 1, $holder), 'free: another one waits');
